@@ -1,0 +1,13 @@
+"""The one clock: every time in the store is asked for here."""
+
+from __future__ import annotations
+
+import time
+
+
+def now_ms() -> int:
+    """Return the present time in milliseconds since the Unix epoch, UTC.
+
+    Times are shown to people and compared by age only; no order in the store depends on them.
+    """
+    return time.time_ns() // 1_000_000
