@@ -36,9 +36,7 @@ class CompactionCommit:
     keep_appended: bool = False  #: whether entries that were only appended since are accepted; they stay live
     expected_epoch: int | None = None  #: the epoch that was read; None: it is not checked
     kept: Collection[str]  #: message ids that stay live
-    replacements: Mapping[str, TranscriptEntry] = field(
-        default_factory=_nothing
-    )  #: the entry for a live message's place
+    replacements: Mapping[str, TranscriptEntry] = field(default_factory=_nothing)  #: what takes a live message's place
     appended: Sequence[TranscriptEntry] = ()  #: entries that come to stand at the end
     summary: SessionSummary | None = None  #: the summary of what was archived
     context_states: Sequence[SessionContextState] = ()  #: states made from it
