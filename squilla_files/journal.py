@@ -115,7 +115,7 @@ class Record:
         found: list[Record] = []
         listed = self.data.get("entries") if self.data is not None and self.kind == COMPACTION else None
         for position, item in enumerate(listed if type(listed) is list else ()):
-            if type(item) is not dict or type(item.get("message_id")) is not str:
+            if type(item) is not dict or type(item.get("message_id")) is not str or not item["message_id"]:
                 continue
             entry = Record.__new__(Record)
             entry.log, entry.line, entry.offset, entry.length = self.log, self.line, self.offset, self.length
@@ -145,49 +145,42 @@ class Log:
         damage: the lines that cannot be understood.
         size: how many bytes were read.
         ended: whether the last byte read is LF.
+        resume_offset: where reading goes on: behind the last LF, so that an unfinished line is read again.
     """
 
     __slots__ = (
-        "begun_epoch", "begun_id", "damage", "device", "ended", "format", "lines", "log_id", "name", "session_key",
-        "size", "source", "source_lines",
+        "_named_device", "begun_epoch", "begun_id", "damage", "device", "ended", "format", "lines", "log_id", "name",
+        "resume_offset", "session_key", "size", "source", "source_lines",
     )  # fmt: skip
 
     def __init__(self, name: str, device: str = "") -> None:
         self.name = name
-        self.device = device
-        self.format = FORMAT
+        self._named_device = device
+        self._clear_header()
+        self.lines: list[Record | None] = []
+        self.damage: list[Damage] = []
+        self.size = 0
+        self.ended = True
+        self.resume_offset = 0
+
+    def _clear_header(self) -> None:
+        self.device = self._named_device
+        self.format: object = FORMAT
         self.log_id: str | None = None
         self.session_key: str | None = None
         self.begun_epoch = 0
         self.begun_id = 0
         self.source: str | None = None
         self.source_lines: list[int] = []
-        self.lines: list[Record | None] = []
-        self.damage: list[Damage] = []
-        self.size = 0
-        self.ended = True
-
-    @property
-    def resume_offset(self) -> int:
-        """Where reading goes on: behind the last LF that was read, so that an unfinished line is read again."""
-        if self.ended:
-            return self.size
-        return self.damage[-1].offset if self._tail_is_damage else self.lines[-1].offset  # type: ignore[union-attr]
-
-    @property
-    def _tail_is_damage(self) -> bool:
-        return bool(self.damage) and self.damage[-1].line == len(self.lines)
 
     def extend(self, data: bytes, offset: int) -> list[Record]:
         """Read *data*, which stands at *offset*, `resume_offset` of what was read before.
 
         Returns:
-            The records that came, in file order.
+            The records that came, in file order; one that stood in an unfinished line is read again and among them.
         """
         if not self.ended:
-            if self._tail_is_damage:
-                self.damage.pop()
-            self.lines.pop()
+            self._forget_unfinished()
         came: list[Record] = []
         start = 0
         end = len(data)
@@ -202,7 +195,16 @@ class Log:
             start = stop + 1
         self.size = offset + end
         self.ended = end == 0 or data.endswith(b"\n")
+        self.resume_offset = offset + (end if self.ended else data.rfind(b"\n") + 1)
         return came
+
+    def _forget_unfinished(self) -> None:
+        """Take back the last line: what followed in the file may have made another of it."""
+        if self.damage and self.damage[-1].line == len(self.lines):
+            self.damage.pop()
+        self.lines.pop()
+        if not self.lines:
+            self._clear_header()
 
     def _line(self, line: bytes, offset: int) -> Record | None:
         number = len(self.lines) + 1

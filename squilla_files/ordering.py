@@ -92,11 +92,15 @@ class _Tree:
         self._places: dict[str, _Place] = {}
         self._roots: list[_Place] = []
         self._orphans: list[_Place] = []
+        self._answers: list[tuple[str, _Place]] = []
 
     def walk(self) -> None:
         # Ascending, so that what an entry hangs on has its place before the entry asks for it.
         for record in self._listed:
             self._hang(record)
+        # Only now: a call that was replaced after its result came is the one that took its place.
+        for identity, call in self._answers:
+            self._ordered.call_of[identity] = call.members[-1].identity
         emit = self._ordered.order.extend
         stack = [*reversed(self._orphans), *reversed(self._roots)]
         while stack:
@@ -154,7 +158,7 @@ class _Tree:
         above = place.parent
         while above is not None:
             if any(record.call_id in member.calls for member in above.members):
-                self._ordered.call_of[record.identity] = above.members[-1].identity
+                self._answers.append((record.identity, above))
                 place.call = above
                 return
             above = above.parent

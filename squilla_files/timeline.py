@@ -6,8 +6,10 @@ Two devices that hold the same files compute the same timeline, whatever the ord
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from operator import attrgetter
 from typing import Any
 
@@ -131,7 +133,7 @@ class Timeline:
         """Name → sum over the generation; sums of floats do not depend on the order of records."""
         sums = dict(self._sums)
         for name, parts in self._floats.items():
-            sums[name] = math.fsum([*parts, sums[name]]) if name in sums else math.fsum(parts)
+            sums[name] = _sum([*parts, sums[name]] if name in sums else parts)
         return sums
 
     def current(self, attachments: Iterable[Attachment]) -> list[Attachment]:
@@ -202,6 +204,15 @@ class Timeline:
                         self._sums[name] = self._sums.get(name, 0) + part
                     elif type(part) is float:
                         self._floats.setdefault(name, []).append(part)
+
+
+def _sum(parts: list[Number]) -> float:
+    try:
+        return math.fsum(parts)
+    except OverflowError:
+        # It gives up, in some orders and not in others, where a partial sum is beyond a float.
+        exact = sum(map(Fraction, parts))
+        return float(max(-Fraction(sys.float_info.max), min(exact, Fraction(sys.float_info.max))))
 
 
 def fold(logs: Sequence[Log], deletions: Sequence[Deletion], floor_epoch: int, read_line: ReadLine) -> Timeline:
@@ -344,13 +355,14 @@ def _archive(timeline: Timeline, ordered: Ordered, index: MarkIndex) -> None:
                         left.append((line, identity))
                 spared[id(log)] = left
                 done[id(log)] = max(done.get(id(log), 1), bound)
-    # A tool result is archived exactly when its call is. Calls come before their results in the order of keys.
-    for identity in sorted(ordered.call_of, key=lambda i: timeline.records[i].key):
-        by = archived.get(ordered.call_of[identity])
-        if by is None:
-            archived.pop(identity, None)
-        else:
-            archived[identity] = by
+    # A tool result is archived exactly when its call is. In the transcript a call stands before its results.
+    for entry in ordered.order if ordered.call_of else ():
+        call = ordered.call_of.get(entry.identity)
+        by = archived.get(call) if call is not None else None
+        if by is not None:
+            archived[entry.identity] = by
+        elif call is not None:
+            archived.pop(entry.identity, None)
 
 
 def _standing(log: Log, after_line: int, bound: int) -> Iterator[tuple[int, str]]:
