@@ -36,14 +36,33 @@ FORK = """
 import os, sys
 from squilla_files.files import Files
 from squilla_files.locks import LockFile
+
+def in_child(work):
+    heard, told = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.read(heard, 1)
+        os._exit(work())
+    def wait():
+        os.write(told, b"x")
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return wait
+
 lock = LockFile(Files(), sys.argv[1])
 assert lock.try_acquire()
-child = os.fork()
-if child == 0:
-    inherited = lock.try_acquire()
-    lock.close()
-    os._exit(int(inherited))
-assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, "the child was let in"
+lock.release()
+wait = in_child(lambda: int(lock.try_acquire()))
+assert lock.try_acquire()
+assert wait() == 0, "the child was let in"
+
+def release():
+    try:
+        lock.release()
+    except RuntimeError:
+        return 0
+    return 1
+
+assert in_child(release)() == 0, "the child released what it did not hold"
 assert not LockFile(Files(), sys.argv[1]).try_acquire(), "the child let others in"
 """
 
