@@ -61,7 +61,7 @@ def check_value(value: object, where: str, depth: int = 0) -> None:
     elif kind is list:
         if depth >= _MAX_DEPTH:
             raise UnstorableTypeError(where, f"nested deeper than {_MAX_DEPTH} levels")
-        for position, item in enumerate(value):  # type: ignore[arg-type, var-annotated]
+        for position, item in enumerate(value):  # type: ignore[arg-type]
             check_value(item, f"{where}[{position}]", depth + 1)
     elif isinstance(value, str):
         # A str enum is written as its value, and equals it when it comes back.

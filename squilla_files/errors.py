@@ -3,7 +3,6 @@
     SquillaFilesError
     ├── SessionNotFoundError      (KeyError)      no session under this key
     ├── MessageNotFoundError      (KeyError)      no such message in the session
-    ├── SummaryNotFoundError      (KeyError)      no such summary in the store
     ├── SessionExistsError        (ValueError)    the key is taken
     ├── MessageConflictError      (ValueError)    the message id is taken by other content, or was removed
     ├── InvalidKeyError           (ValueError)    a session key that no session can have
@@ -15,6 +14,7 @@
     ├── StalePreimageError                        the transcript changed since it was read
     ├── LockTimeoutError          (TimeoutError)  another process holds the session
     ├── StoreClosedError          (RuntimeError)  the store was closed, or not connected yet
+    ├── LogReplacedError          (OSError)       another file took the log's name while it was written
     ├── UnsupportedFormatError                    written by a later major version
     ├── UnsafePathError                           a symbolic link or a special file where none may be
     └── CorruptFileError                          bytes that cannot be understood where they must be
@@ -59,18 +59,6 @@ class MessageNotFoundError(SquillaFilesError, KeyError):
         super().__init__(f"Transcript message not found: {message_id!r} in session {session_key!r}.")
         self.session_key = session_key
         self.message_id = message_id
-
-
-class SummaryNotFoundError(SquillaFilesError, KeyError):
-    """No summary has this id.
-
-    Attributes:
-        summary_id: the id that was asked for.
-    """
-
-    def __init__(self, summary_id: int) -> None:
-        super().__init__(f"Summary not found: {summary_id}. It may have been deleted with its session.")
-        self.summary_id = summary_id
 
 
 class SessionExistsError(SquillaFilesError, ValueError):
@@ -213,6 +201,20 @@ class LockTimeoutError(SquillaFilesError, TimeoutError):
 
 class StoreClosedError(SquillaFilesError, RuntimeError):
     """The store was closed, or is not connected yet."""
+
+
+class LogReplacedError(SquillaFilesError, OSError):
+    """Another file took the log's name while it was written: nothing was acknowledged.
+
+    A sync service or a restore did that. Write again: the next write goes to a log of its own.
+
+    Attributes:
+        path: the log.
+    """
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"{path} was replaced or moved while it was written; nothing was acknowledged. Write again.")
+        self.path = path
 
 
 class UnsupportedFormatError(SquillaFilesError):

@@ -111,7 +111,10 @@ class Record:
         return (self.epoch, self.id, self.log.device, self.identity)
 
     def entries(self) -> list[Record]:
-        """Return the entries that a compaction's line carries whole, as records that stand in that line."""
+        """Return the entries that a compaction's line carries whole, as records that stand in that line.
+
+        They bear its id, device and epoch; several that hang one on another say higher ids of their own.
+        """
         found: list[Record] = []
         listed = self.data.get("entries") if self.data is not None and self.kind == COMPACTION else None
         for position, item in enumerate(listed if type(listed) is list else ()):
@@ -120,6 +123,9 @@ class Record:
             entry = Record.__new__(Record)
             entry.log, entry.line, entry.offset, entry.length = self.log, self.line, self.offset, self.length
             entry.kind, entry.id, entry.epoch, entry.generation = MESSAGE, self.id, self.epoch, self.generation
+            own_id = counter_of(item.get("id"))
+            if own_id is not None and own_id > self.id:
+                entry.id = own_id
             entry.identity, entry.position, entry.data = item["message_id"], position, None
             replaces = item.get("replaces")
             entry.replaces = replaces if type(replaces) is str else None

@@ -7,7 +7,7 @@ never lands away from its call.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from operator import attrgetter
 
 from squilla_files.journal import Record
@@ -47,6 +47,33 @@ def order_entries(entries: Iterable[Record], closed: Collection[str]) -> Ordered
     return ordered
 
 
+def end_of_run(order: list[Record], call_of: Mapping[str, str], gone: Collection[str], device: str, call: Record) -> Record:
+    """Return the entry on which the next result of *call* hangs: the end of the run that hangs on it.
+
+    The run is the call, its results, and what *device* itself put behind them.
+
+    Args:
+        order: the entries of the generation, in order.
+        call_of: identity of a result → identity of its call.
+        gone: identities that were removed or replaced: nothing hangs on those anew.
+        device: the device that writes.
+        call: an entry of *order*.
+    """
+    start = next(position for position, record in enumerate(order) if record is call)
+    below, run, last = {call.identity}, {call.identity}, call
+    for record in order[start + 1 :]:
+        above = record.replaces if record.replaces is not None else record.after
+        if above not in below:
+            break  # the walk is depth first: all that hangs on the call stands together
+        below.add(record.identity)
+        answers = call_of.get(record.identity) == call.identity
+        if answers or (above in run and record.device == device):
+            run.add(record.identity)
+            if record.identity not in gone:
+                last = record
+    return last
+
+
 def _chain(listed: list[Record], closed: Collection[str], ordered: Ordered) -> bool:
     """Order entries of which each hangs on the one before: the usual case, and the tree's order without a tree."""
     last: str | None = None
@@ -70,13 +97,12 @@ def _chain(listed: list[Record], closed: Collection[str], ordered: Ordered) -> b
 class _Place:
     """Where an entry hangs, with the entries that took its place."""
 
-    __slots__ = ("base", "call", "children", "head", "members", "parent", "results")
+    __slots__ = ("base", "children", "head", "members", "parent", "results")
 
     def __init__(self, base: Record) -> None:
         self.base = base
         self.members = [base]
         self.parent: _Place | None = None
-        self.call: _Place | None = None
         self.head: _Place = self
         self.results: list[_Place] = []
         self.children: list[_Place] = []
@@ -92,15 +118,14 @@ class _Tree:
         self._places: dict[str, _Place] = {}
         self._roots: list[_Place] = []
         self._orphans: list[_Place] = []
-        self._answers: list[tuple[str, _Place]] = []
 
     def walk(self) -> None:
         # Ascending, so that what an entry hangs on has its place before the entry asks for it.
         for record in self._listed:
+            self._settle(record)
+        # Only now: where a call was replaced, what took its place has its results, whichever came first.
+        for record in self._listed:
             self._hang(record)
-        # Only now: a call that was replaced after its result came is the one that took its place.
-        for identity, call in self._answers:
-            self._ordered.call_of[identity] = call.members[-1].identity
         emit = self._ordered.order.extend
         stack = [*reversed(self._orphans), *reversed(self._roots)]
         while stack:
@@ -113,28 +138,32 @@ class _Tree:
             children.sort(key=lambda child: (child.base.device != writer, child.base.key))
             stack.extend(reversed(children))
 
-    def _hang(self, record: Record) -> None:
+    def _settle(self, record: Record) -> None:
         target = record.replaces
         if target is not None and target in self._places and self._keys[target] < record.key:
             place = self._places[target]
             place.members.append(record)
             self._places[record.identity] = place
             self._ordered.replaced.add(target)
-            self._note_call(record, place)
             return
         place = self._places[record.identity] = _Place(record)
-        parent = self._parent(record, place)
-        if parent is None:
+        place.parent = self._parent(record, place)
+
+    def _hang(self, record: Record) -> None:
+        place = self._places[record.identity]
+        if place.parent is None:
             return
-        place.parent = parent
-        self._note_call(record, place)
-        call = place.call
+        call = self._call(record, place.parent)
+        if call is not None:
+            self._ordered.call_of[record.identity] = call.members[-1].identity
+        if place.base is not record:
+            return
         # A result that hangs on its call, or on another result that does, is one node with it.
-        if call is not None and parent.head is call.head:
+        if call is not None and place.parent.head is call.head:
             place.head = call.head
             call.head.results.append(place)
         else:
-            parent.children.append(place)
+            place.parent.children.append(place)
 
     def _parent(self, record: Record, place: _Place) -> _Place | None:
         after = record.after
@@ -151,14 +180,11 @@ class _Tree:
             return None
         return self._places[after]
 
-    def _note_call(self, record: Record, place: _Place) -> None:
+    def _call(self, record: Record, parent: _Place) -> _Place | None:
         """Find the call that *record* answers: the nearest entry, going up by `after`, that has its `tool_call_id`."""
         if record.call_id is None or record.call_id not in self._call_ids:
-            return
-        above = place.parent
-        while above is not None:
-            if any(record.call_id in member.calls for member in above.members):
-                self._answers.append((record.identity, above))
-                place.call = above
-                return
+            return None
+        above: _Place | None = parent
+        while above is not None and not any(record.call_id in member.calls for member in above.members):
             above = above.parent
+        return above

@@ -80,10 +80,12 @@ class Timeline:
         live: the canonical entries that no compaction archived.
         archived_by: identity of an archived entry → identity of the compaction that archived it.
         gone: identities that were removed or replaced.
+        call_of: identity of a tool result → identity of the entry that stands where its call was made.
         fields: name → value, as last set.
         setters: name → the record that set it.
         session_ids: every session id that the generation has had, in the order of records.
         closed: entries of closed generations.
+        writers: the devices that wrote the entries of the generation.
         summaries: in the order of records; all generations.
         contexts: in the order of records; all generations.
     """
@@ -100,10 +102,12 @@ class Timeline:
         self.live: list[Record] = []
         self.archived_by: dict[str, str] = {}
         self.gone: set[str] = set()
+        self.call_of: dict[str, str] = {}
         self.fields: dict[str, Any] = {}
         self.setters: dict[str, Record] = {}
         self.session_ids: list[str] = []
         self.closed: list[Record] = []
+        self.writers: set[str] = set()
         self.summaries: list[Attachment] = []
         self.contexts: list[Attachment] = []
         self._stands: dict[str, tuple[int, int]] = {}
@@ -154,11 +158,12 @@ class Timeline:
             return False
         if record.kind == MESSAGE:
             last = self.order[-1].identity if self.order else None
-            if record.after != last or not self._call_is_live(record):
+            if record.after != last or not self._answers_live(record):
                 return False
             self.order.append(record)
             self.canonical.append(record)
             self.live.append(record)
+            self.writers.add(record.device)
             self._call_ids.update(record.calls)
         elif record.kind != SESSION or (record.data or {}).get("event") is not None:
             return False
@@ -167,7 +172,8 @@ class Timeline:
         self._count(record)
         return True
 
-    def _call_is_live(self, record: Record) -> bool:
+    def _answers_live(self, record: Record) -> bool:
+        """Note the call that *record* answers. False where that takes the whole order, or the call is archived."""
         if record.call_id is None or record.call_id not in self._call_ids:
             return True
         above = record.after
@@ -176,7 +182,10 @@ class Timeline:
             if entry is None or entry.replaces is not None or entry.identity in self.gone:
                 return False
             if record.call_id in entry.calls:
-                return entry.identity not in self.archived_by
+                if entry.identity in self.archived_by:
+                    return False
+                self.call_of[record.identity] = entry.identity
+                return True
             above = entry.after
         return False
 
@@ -314,6 +323,8 @@ def _arrange(timeline: Timeline) -> Ordered:
             (mine if timeline.generation_of(record) == timeline.generation else timeline.closed).append(record)
     ordered = order_entries(mine, {record.identity for record in timeline.closed})
     timeline.order = ordered.order
+    timeline.call_of = ordered.call_of
+    timeline.writers = {record.device for record in mine}
     timeline._call_ids = {call for record in mine for call in record.calls}
     return ordered
 

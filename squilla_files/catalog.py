@@ -1,0 +1,228 @@
+"""All sessions of a store, by what their directories say (FORMAT.md, "Reading").
+
+A listing looks at every session directory, but reads only those that changed since it last looked: the rest it knows by
+the times and sizes of their files. A session that cannot be read never hides the others.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from squilla_files import layout
+from squilla_files.codec import decode_line
+from squilla_files.deletions import Deletions
+from squilla_files.errors import CorruptManifestError, SquillaFilesError
+from squilla_files.files import Files
+from squilla_files.freshness import Freshness, Stamp, stamp_of
+from squilla_files.journal import starts_log
+from squilla_files.keys import canonicalize_session_key
+from squilla_files.manifest import Manifest
+from squilla_files.models import STORED_DEFAULTS, SessionNode
+from squilla_files.session_dir import ARCHIVE, SessionDir, node_of
+
+_FIRST_LINE_BYTES = 4096
+_DEFAULTS: Mapping[str, Any] = STORED_DEFAULTS[SessionNode]
+
+
+@dataclass(slots=True)
+class Listed:
+    """One session as it was last seen."""
+
+    key: str
+    """The canonical key."""
+    exists: bool
+    """Whether there is a session: after a deletion there may be none."""
+    epoch: int
+    """Its epoch."""
+    values: dict[str, Any]
+    """Its fields and counters, those with their default left out."""
+    session_ids: tuple[str, ...]
+    """Every session id that the present generation has had."""
+    live: int
+    """Number of live entries."""
+    directory: Freshness
+    """The status of the directory under which it was read."""
+    archive: Freshness | None
+    """That of `archive/`, None where there is none."""
+    stamps: dict[str, Stamp]
+    """Full path of each log → the status under which it was read."""
+    deletions: tuple[str, ...]
+    """The deletions that were taken into account."""
+
+    def get(self, name: str) -> Any:
+        """Return the value of a field or counter."""
+        return self.values.get(name, _DEFAULTS[name])
+
+    def node(self) -> SessionNode:
+        """Return the session as a record of its own."""
+        return node_of(self.key, self.epoch, self.values)
+
+
+class Catalog:
+    """All sessions of one store.
+
+    Args:
+        files: the disk.
+        paths: the store's paths.
+        deletions: the store's deletions.
+        directory_of: gives the directory of the session with a key, read already or not.
+
+    Attributes:
+        problems: directory name → why it could not be read when it was last looked at.
+    """
+
+    def __init__(
+        self, files: Files, paths: layout.Layout, deletions: Deletions, directory_of: Callable[[str], SessionDir]
+    ) -> None:
+        self._files = files
+        self._paths = paths
+        self._deletions = deletions
+        self._directory_of = directory_of
+        self._known: dict[str, Listed] = {}
+        self._mutex = threading.Lock()
+        self.problems: dict[str, Exception] = {}
+
+    def sessions(self) -> list[Listed]:
+        """Return every session that exists and can be read, in no order that means anything.
+
+        Raises:
+            OSError: the directory of sessions cannot be listed.
+        """
+        with self._mutex:
+            found = []
+            for dir_name in self.directories():
+                listed = self._current(dir_name)
+                if listed is not None and listed.exists:
+                    found.append(listed)
+            return found
+
+    def directories(self) -> list[str]:
+        """Return the names of all session directories, sorted; other things that lie there are left out."""
+        try:
+            self._files.check_directory(self._paths.sessions)
+            entries = self._files.scan(self._paths.sessions)
+        except FileNotFoundError:
+            return []
+        return [e.name for e in entries if e.is_dir and layout.parse_session_dir_name(e.name) is not None]
+
+    def _current(self, dir_name: str) -> Listed | None:
+        known = self._known.get(dir_name)
+        try:
+            if known is None or not self._unchanged(dir_name, known):
+                known = self._look(dir_name)
+        except (OSError, SquillaFilesError) as error:
+            self.problems[dir_name] = error
+            self._known.pop(dir_name, None)
+            return None
+        self.problems.pop(dir_name, None)
+        if known is not None:
+            self._known[dir_name] = known
+        return known
+
+    def _unchanged(self, dir_name: str, known: Listed) -> bool:
+        stat = self._files.stat
+        path = os.path.join(self._paths.sessions, dir_name)
+        if not known.directory.same(stat(path)):
+            return False
+        if known.archive is not None and not known.archive.same(stat(os.path.join(path, ARCHIVE))):
+            return False
+        if known.deletions != self._deletions.names(dir_name):
+            return False
+        return all(stamp_of(stat(log)) == stamp for log, stamp in known.stamps.items())
+
+    def _look(self, dir_name: str) -> Listed | None:
+        """Read a session, from its manifest where that vouches for it."""
+        path = os.path.join(self._paths.sessions, dir_name)
+        directory, archive = Freshness(), None
+        directory.saw(self._files.check_directory(path))
+        try:
+            archived = self._files.check_directory(os.path.join(path, ARCHIVE))
+            archive = Freshness()
+            archive.saw(archived)
+        except FileNotFoundError:
+            pass
+        key = self.key_of(dir_name)
+        if key is None:
+            return None
+        session = self._directory_of(key)
+        with session.mutex:
+            manifest = self._vouched(session)
+            if manifest is None:
+                session.refresh()
+                manifest = session.checkpoint("")
+            stamps = {
+                os.path.join(path, mark.name): stamp_of(self._files.stat(os.path.join(path, mark.name)))
+                for mark in manifest.logs
+            }
+        # Something that was written between reading and looking: it is read the next time.
+        if any(stamps[os.path.join(path, mark.name)][1] != mark.size for mark in manifest.logs):
+            directory.forget()
+        return Listed(
+            key,
+            manifest.exists,
+            manifest.epoch,
+            manifest.session,
+            manifest.session_ids,
+            manifest.live,
+            directory,
+            archive,
+            stamps,
+            manifest.deletions,
+        )
+
+    def _vouched(self, session: SessionDir) -> Manifest | None:
+        """Return this device's manifest if every log still is as it was read, and nothing else came."""
+        if session.is_read:
+            return None
+        try:
+            manifest = session.read_manifest()
+        except CorruptManifestError:
+            return None  # `verify` reports it; the logs are read instead
+        if manifest is None or manifest.session_key != session.key:
+            return None
+        if manifest.deletions != self._deletions.names(session.dir_name) or not session.is_as_marked(manifest.logs):
+            return None
+        return manifest
+
+    def key_of(self, dir_name: str) -> str | None:
+        """Return the key of the session in a directory; None where it holds none, or that of another key.
+
+        Raises:
+            OSError: something cannot be read.
+        """
+        path = os.path.join(self._paths.sessions, dir_name)
+        for directory in (path, os.path.join(path, ARCHIVE)):
+            try:
+                entries = self._files.scan(directory)
+            except FileNotFoundError:
+                continue
+            for entry in entries:
+                if not entry.is_file or layout.is_in_progress(entry.name):
+                    continue
+                key = self._key_in(os.path.join(directory, entry.name))
+                if key is not None and layout.session_dir_name(key) == dir_name:
+                    return key
+        return None
+
+    def _key_in(self, path: str) -> str | None:
+        """Return the session key in the first line of a log, None where the file is none."""
+        fd = self._files.open_read(path)
+        try:
+            head = self._files.pread(fd, _FIRST_LINE_BYTES, 0)
+            if not starts_log(head):
+                return None
+            # A log that continues another names all the lines that it carries.
+            while b"\n" not in head:
+                more = self._files.pread(fd, len(head), len(head))
+                if not more:
+                    break
+                head += more
+        finally:
+            self._files.close(fd)
+        header = decode_line(head.partition(b"\n")[0])
+        key = header.get("session_key") if header is not None else None
+        return key if type(key) is str and canonicalize_session_key(key) == key else None

@@ -1,0 +1,102 @@
+"""The deletions of a store: one small file each in `deleted/` (FORMAT.md, "Deletions")."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+from collections import defaultdict
+
+from squilla_files import layout
+from squilla_files.codec import decode_document, encode_document
+from squilla_files.errors import CorruptFileError
+from squilla_files.files import Files
+from squilla_files.freshness import Freshness
+from squilla_files.journal import FORMAT
+from squilla_files.timeline import Deletion
+
+
+class Deletions:
+    """All deletions of a store, read when the directory changes and kept by session directory."""
+
+    def __init__(self, files: Files, paths: layout.Layout) -> None:
+        self._files = files
+        self._paths = paths
+        self._fresh = Freshness()
+        self._names: dict[str, tuple[str, ...]] = {}
+        self._read: dict[str, Deletion | None] = {}
+        self._mutex = threading.Lock()
+
+    def names(self, dir_name: str) -> tuple[str, ...]:
+        """Return the names of the files that record deletions of a session, sorted.
+
+        Raises:
+            OSError: the directory cannot be listed.
+        """
+        with self._mutex:
+            self._list()
+            return self._names.get(dir_name, ())
+
+    def sessions(self) -> list[str]:
+        """Return the names of the session directories that have been deleted at some time."""
+        with self._mutex:
+            self._list()
+            return sorted(self._names)
+
+    def read(self, dir_name: str) -> list[Deletion]:
+        """Return the deletions of a session.
+
+        Raises:
+            CorruptFileError: a file cannot be understood. A deletion that cannot be read is not taken for none.
+            OSError: it cannot be read.
+        """
+        found = []
+        for name in self.names(dir_name):
+            deletion = self._read.get(name)
+            if deletion is None:
+                path = os.path.join(self._paths.deleted, name)
+                document = decode_document(self._files.read_file(path))
+                deletion = Deletion.read(document) if document is not None else None
+                if deletion is None:
+                    raise CorruptFileError(path, 0, "not a deletion")
+                self._read[name] = deletion
+            found.append(deletion)
+        return found
+
+    def record(self, dir_name: str, *, session_key: str, device: str, at: int, deletion: Deletion) -> None:
+        """Write the file that commits a deletion.
+
+        Durability: the deletion is durable on return, whatever is left of the session's directory.
+        """
+        document: dict[str, object] = {
+            "format": FORMAT,
+            "session_key": session_key,
+            "device": device,
+            "deleted_at": at,
+            "epoch": deletion.epoch,
+        }
+        if deletion.generation != deletion.epoch - 1:
+            document["generation"] = deletion.generation
+        document["seen"] = [list(mark) for mark in deletion.seen]
+        self._files.ensure_dir(self._paths.deleted)
+        name = layout.deletion_name(dir_name, secrets.token_hex(8))
+        self._files.replace_file(os.path.join(self._paths.deleted, name), encode_document(document))
+        with self._mutex:
+            self._fresh.forget()
+
+    def _list(self) -> None:
+        path = self._paths.deleted
+        try:
+            status = self._files.check_directory(path)
+        except FileNotFoundError:
+            self._names = {}
+            return
+        if self._fresh.same(status):
+            return
+        names: dict[str, list[str]] = defaultdict(list)
+        for entry in self._files.scan(path):
+            parsed = layout.parse_deletion_name(entry.name)
+            if parsed is not None and entry.is_file:
+                names[parsed.dir_name].append(entry.name)
+        self._names = {dir_name: tuple(listed) for dir_name, listed in names.items()}
+        self._fresh.saw(status)

@@ -1,0 +1,162 @@
+"""Who writes here: the device's name, and what it remembers of its own logs (FORMAT.md, "Devices").
+
+One content per name is what keeps file-sync services from choosing between two versions of a file. So a device has a name
+of its own, and goes on under another as soon as its log is not the one that it left: a restored backup, a cloned disk, a
+service that put an older version back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import re
+import secrets
+import sys
+import threading
+import uuid
+from dataclasses import asdict, dataclass
+
+from squilla_files.codec import counter_of, decode_document, encode_document
+from squilla_files.files import Files
+from squilla_files.layout import Layout, validate_device
+
+if sys.platform == "win32":
+    import winreg
+
+ENVIRONMENT_VARIABLE = "SQUILLA_FILES_DEVICE"
+_MACHINE_ID_FILES = ("/etc/machine-id", "/var/lib/dbus/machine-id")
+_SUFFIX = re.compile(r"-r[0-9a-f]{6}$")
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What a machine remembers of its log in one session."""
+
+    device: str
+    """The name under which it writes."""
+    log: str
+    """The random id of its log."""
+    line: int
+    """The number of a late line in it; 1 where only the first line is known."""
+    record: str | None
+    """The identity of the record in that line."""
+
+
+def machine_fingerprint(root: str) -> str:
+    """Return 16 hex digits that stand for this machine and the store at *root*.
+
+    A `.local/` that was synced or copied to another machine, or with its store to another place, is not taken for one's own.
+    """
+    text = f"{_machine_id()}\n{os.path.realpath(root)}"
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+
+def _machine_id() -> str:
+    if sys.platform == "win32":
+        with winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, r"SOFTWARE\Microsoft\Cryptography") as key:
+            return str(winreg.QueryValueEx(key, "MachineGuid")[0])
+    for path in _MACHINE_ID_FILES:
+        try:
+            with open(path, encoding="ascii") as file:
+                found = file.read().strip()
+        except FileNotFoundError:
+            continue
+        if found:
+            return found
+    return f"{uuid.getnode():012x}"
+
+
+def _label() -> str:
+    letters = re.findall(r"[a-z0-9]+", platform.node().split(".")[0].lower())
+    return "-".join(letters)[:20].strip("-") or "device"
+
+
+class Devices:
+    """The device names of one store on this machine.
+
+    Args:
+        files: the disk.
+        layout: the store's paths.
+        given: the name that the application chose, None for one made once per machine and store.
+
+    Raises:
+        InvalidDeviceError: the name that was given can be no device's name.
+    """
+
+    def __init__(self, files: Files, layout: Layout, given: str | None) -> None:
+        self._files = files
+        self._layout = layout
+        self._given = given if given is not None else os.environ.get(ENVIRONMENT_VARIABLE) or None
+        if self._given is not None:
+            validate_device(self._given)
+        self._fingerprint: str | None = None
+        self._name: str | None = None
+        self._mutex = threading.Lock()
+
+    @property
+    def fingerprint(self) -> str:
+        """16 hex digits that stand for this machine and store."""
+        if self._fingerprint is None:
+            self._fingerprint = machine_fingerprint(self._layout.root)
+        return self._fingerprint
+
+    def known(self) -> str | None:
+        """Return the device's name if there is one already. Changes nothing."""
+        if self._given is not None or self._name is not None:
+            return self._given or self._name
+        document = self._load(self._layout.device_file(self.fingerprint))
+        name = document.get("device") if document is not None else None
+        return name if isinstance(name, str) and name else None
+
+    def name(self) -> str:
+        """Return the device's name, choosing and keeping one where there is none yet.
+
+        Durability: a name that was chosen is durable before any file bears it.
+        """
+        with self._mutex:
+            found = self.known()
+            if found is None:
+                found = f"{_label()}-{secrets.token_hex(3)}"
+                self._save(self._layout.device_file(self.fingerprint), {"device": found})
+            self._name = found
+            return found
+
+    def another(self) -> str:
+        """Return a name that no log bears yet, for a session in which one's own log is not what one left."""
+        base = _SUFFIX.sub("", self.name())[:32].strip("-") or "device"
+        return f"{base}-r{secrets.token_hex(3)}"
+
+    def recall(self, dir_name: str) -> Memory | None:
+        """Return what is remembered of the log in one session, None where nothing is or it cannot be understood."""
+        document = self._load(self._layout.memory_file(self.fingerprint, dir_name))
+        if document is None:
+            return None
+        device, log, line, record = (document.get(name) for name in ("device", "log", "line", "record"))
+        if isinstance(device, str) and isinstance(log, str) and counter_of(line) and isinstance(record, str | None):
+            return Memory(device, log, line, record)  # type: ignore[arg-type]
+        return None
+
+    def remember(self, dir_name: str, memory: Memory) -> None:
+        """Keep *memory* of the log in one session.
+
+        Durability: durable on return. Where it is lost, the device goes on under another name.
+        """
+        self._save(self._layout.memory_file(self.fingerprint, dir_name), asdict(memory))
+
+    def forget(self, dir_name: str) -> None:
+        """Drop what is remembered of a session that was deleted, so that its key begins like any other."""
+        try:
+            self._files.unlink(self._layout.memory_file(self.fingerprint, dir_name))
+        except FileNotFoundError:
+            return
+
+    def _load(self, path: str) -> dict[str, object] | None:
+        try:
+            return decode_document(self._files.read_file(path))
+        except FileNotFoundError:
+            return None
+
+    def _save(self, path: str, document: dict[str, object]) -> None:
+        self._files.ensure_dir(os.path.dirname(path))
+        self._files.replace_file(path, encode_document(document))

@@ -1,0 +1,422 @@
+"""The machinery under the facade: worker threads, open sessions, one line of waiting changes for each session.
+
+Asynchronous from here upward. Changes of one session wait in a queue and go to a worker thread one after another, each
+under the session's lock; appends that wait together go together: one write, one sync. Readers take no lock of the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+import tempfile
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+from squilla_files.appending import Append, append
+from squilla_files.catalog import Catalog, Listed
+from squilla_files.codec import decode_document, encode_document
+from squilla_files.deletions import Deletions
+from squilla_files.devices import Devices
+from squilla_files.errors import CorruptManifestError, LockTimeoutError, StoreClosedError, UnsupportedFormatError
+from squilla_files.files import Durability, Files
+from squilla_files.journal import FORMAT
+from squilla_files.layout import Layout, session_dir_name
+from squilla_files.locks import LockFile, run_locked
+from squilla_files.session import Session
+from squilla_files.session_dir import SessionDir
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Work = Callable[[Session], T]
+
+MEMORY: Final = ":memory:"
+_STORE_FORMAT: Final = "squilla_files"
+_STORE_DOCUMENT: Final = encode_document({"format": _STORE_FORMAT, "version": FORMAT})
+_WORKERS: Final = 4
+# One write of so many messages is long enough to make the sync's share of each small.
+_GROUP: Final = 256
+_CHECKPOINT_DELAY_S: Final = 1.0
+# Sessions stay open until there are so many, or their indexes hold so many records.
+_OPEN_SESSIONS: Final = 128
+_OPEN_RECORDS: Final = 1_000_000
+
+
+class _Job:
+    """One change that waits for its turn."""
+
+    __slots__ = ("future", "item", "timeout_s", "work")
+
+    def __init__(
+        self, future: asyncio.Future[Any], work: Work[Any] | None, item: Append | None, timeout_s: float
+    ) -> None:
+        self.future = future
+        self.work = work
+        self.item = item
+        self.timeout_s = timeout_s
+
+
+class _Open:
+    """A session that is open in this process, and the changes that wait for it."""
+
+    __slots__ = ("lock", "queue", "session", "task")
+
+    def __init__(self, session: Session, lock: LockFile) -> None:
+        self.session = session
+        self.lock = lock
+        self.queue: deque[_Job] = deque()
+        self.task: asyncio.Task[None] | None = None
+
+
+class Engine:
+    """What all parts of a store stand on; see `squilla_files.storage.SessionStorage` for the arguments."""
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        *,
+        device: str | None = None,
+        durability: Durability = "full",
+        archive_dir: str | os.PathLike[str] | None = None,
+        lock_timeout: float = 30.0,
+        files: Files | None = None,
+    ) -> None:
+        if durability not in ("full", "os"):
+            raise ValueError(f"durability must be 'full' or 'os', not {durability!r}")
+        self._given_root = os.fspath(root)
+        self._given_device = device
+        self._archive_dir = None if archive_dir is None else os.fspath(archive_dir)
+        self._lock_timeout = lock_timeout
+        self._files = files if files is not None else Files(durability)
+        self._temporary: str | None = None
+        self._connected = False
+        self._store_checked = False
+        self._sessions: OrderedDict[str, _Open] = OrderedDict()
+        self._keys: dict[str, str] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._listeners: list[Callable[[str], None]] = []
+        if self._given_root != MEMORY:
+            self._lay_out(os.path.abspath(self._given_root))
+
+    def _lay_out(self, root: str) -> None:
+        self.root = root
+        self._paths = Layout(root)
+        self._devices = Devices(self._files, self._paths, self._given_device)
+        self._deletions = Deletions(self._files, self._paths)
+        self._catalog = Catalog(self._files, self._paths, self._deletions, self._directory_of)
+
+    # --- opening and closing -----------------------------------------------------------------------------------
+
+    async def connect(self) -> None:
+        """Open the store. Connecting to an existing store writes nothing; a new one is made by the first write.
+
+        Raises:
+            UnsupportedFormatError: a later major version made the store.
+            CorruptManifestError: `store.json` cannot be understood.
+            OSError: it cannot be read.
+        """
+        if self._connected:
+            return
+        if self._given_root == MEMORY:
+            self._temporary = tempfile.mkdtemp(prefix="squilla-files-")
+            self._lay_out(os.path.join(self._temporary, "store"))
+        self._pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="squilla-files")
+        self._connected = True
+        try:
+            await self.run(self._check_store)
+        except BaseException:
+            self._connected = False
+            self._pool.shutdown(wait=False)
+            raise
+
+    def _check_store(self) -> bool:
+        """Whether there is a store already, of a format that this version reads."""
+        try:
+            data = self._files.read_file(self._paths.store_file)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        document = decode_document(data)
+        if document is None or document.get("format") != _STORE_FORMAT:
+            raise CorruptManifestError(self._paths.store_file, 0, "not the description of a store")
+        if document.get("version") != FORMAT:
+            raise UnsupportedFormatError(self._paths.store_file, document.get("version"))
+        return True
+
+    def _ensure_store(self) -> None:
+        """Make the root and `store.json` where missing: the first write of a store comes through here."""
+        if self._store_checked:
+            return
+        if not self._check_store():
+            self._files.ensure_dir(self.root)
+            self._files.replace_file(self._paths.store_file, _STORE_DOCUMENT)
+        self._store_checked = True
+
+    async def close(self) -> None:
+        """Finish what was begun, write the checkpoints that are due, and close everything. A second call does nothing.
+
+        Changes that still wait for their turn end with `StoreClosedError`.
+        """
+        if not self._connected:
+            return
+        self._connected = False
+        if self._timer is not None:
+            self._timer.cancel()
+        opened = list(self._sessions.values())
+        for entry in opened:
+            self._refuse_waiting(entry)
+        for entry in opened:
+            if entry.task is not None:
+                await asyncio.shield(entry.task)
+        for entry in opened:
+            if entry.session.writer.unsaved:
+                await self._settle(entry)
+        await asyncio.get_running_loop().run_in_executor(self._pool, self._close_files, opened)
+        self._pool.shutdown(wait=True)
+        self._sessions.clear()
+
+    def _refuse_waiting(self, entry: _Open) -> None:
+        while entry.queue:
+            job = entry.queue.popleft()
+            if not job.future.done():
+                job.future.set_exception(self._closed())
+
+    def _close_files(self, opened: list[_Open]) -> None:
+        for entry in opened:
+            entry.session.close()
+            entry.lock.close()
+        if self._temporary is not None:
+            shutil.rmtree(self._temporary)
+
+    async def __aenter__(self) -> Self:
+        await self.connect()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def _closed(self) -> StoreClosedError:
+        return StoreClosedError(
+            f"The store at {self._given_root} is not open. Call connect() first, and not after close()."
+        )
+
+    # --- the worker threads ------------------------------------------------------------------------------------
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Execute *work* in a worker thread and return what it returns.
+
+        Raises:
+            StoreClosedError: the store is not open.
+
+        Cancellation: *work* that has begun is finished in its thread.
+        """
+        if not self._connected:
+            raise self._closed()
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+    # --- sessions that are open --------------------------------------------------------------------------------
+
+    def _open(self, key: str) -> _Open:
+        entry = self._sessions.get(key)
+        if entry is None:
+            session = Session(self._files, self._paths, self._deletions, self._devices, key)
+            entry = _Open(session, LockFile(self._files, self._paths.lock_file(session_dir_name(key))))
+            self._sessions[key] = entry
+            self._close_oldest()
+        else:
+            self._sessions.move_to_end(key)
+        return entry
+
+    def _close_oldest(self) -> None:
+        records = sum(len(entry.session.timeline.records) for entry in self._sessions.values())
+        for key, entry in list(self._sessions.items())[:-1]:
+            if len(self._sessions) <= _OPEN_SESSIONS and records <= _OPEN_RECORDS:
+                return
+            if entry.task is None and not entry.session.writer.unsaved:
+                records -= len(entry.session.timeline.records)
+                del self._sessions[key]
+                self._pool.submit(self._close_entry, entry)
+
+    def _close_entry(self, entry: _Open) -> None:
+        # A reader may still be at work on it in another thread.
+        with entry.session.dir.mutex:
+            entry.session.close()
+        entry.lock.close()
+
+    def _directory_of(self, key: str) -> SessionDir:
+        """Return the directory of a session: the open one where it is open, else one that is read and dropped."""
+        entry = self._sessions.get(key)
+        if entry is not None:
+            return entry.session.dir
+        return SessionDir(self._files, self._paths, self._deletions, self._devices, key)
+
+    # --- reading -----------------------------------------------------------------------------------------------
+
+    async def read(self, key: str, work: Work[T]) -> T:
+        """Catch up with the session under the canonical *key*, and return what *work* makes of it. Changes nothing."""
+        session = self._open(key).session if self._connected else None
+
+        def attempt() -> T:
+            if session is None:
+                raise self._closed()
+            with session.dir.mutex:
+                session.refresh()
+                return work(session)
+
+        return await self.run(attempt)
+
+    async def list_all(self) -> list[Listed]:
+        """Return every session of the store that exists and can be read."""
+        listed = await self.run(self._catalog.sessions)
+        for item in listed:
+            for session_id in item.session_ids:
+                self._keys[session_id] = item.key
+        return listed
+
+    async def locate(self, session_id: str) -> str | None:
+        """Return the key of the session whose present generation has had *session_id*, None where there is none.
+
+        Raises:
+            OSError: the sessions cannot be listed.
+        """
+        key = self._keys.get(session_id)
+        if key is not None and await self.read(key, lambda s: session_id in s.timeline.session_ids):
+            return key
+        self._keys.pop(session_id, None)
+        await self.list_all()
+        return self._keys.get(session_id)
+
+    # --- changing ----------------------------------------------------------------------------------------------
+
+    async def change(self, key: str, work: Work[T], *, timeout_s: float | None = None) -> T:
+        """Execute *work* under the lock of the session with the canonical *key*, after catching up.
+
+        Raises:
+            LockTimeoutError: another process held the session for *timeout_s* seconds (default: the store's).
+            StoreClosedError: the store is not open.
+
+        Cancellation: a change that waits is taken back; one that has begun is finished.
+        """
+        future = self._submit(key, work, None, timeout_s)
+        result: T = await future
+        return result
+
+    async def append(self, key: str, item: Append) -> None:
+        """Append one message; see `squilla_files.appending.append`. Those that wait together are written together."""
+        await self._submit(key, None, item, None)
+
+    def _submit(
+        self, key: str, work: Work[Any] | None, item: Append | None, timeout_s: float | None
+    ) -> asyncio.Future[Any]:
+        if not self._connected:
+            raise self._closed()
+        entry = self._open(key)
+        loop = asyncio.get_running_loop()
+        job = _Job(loop.create_future(), work, item, self._lock_timeout if timeout_s is None else timeout_s)
+        entry.queue.append(job)
+        if entry.task is None:
+            entry.task = loop.create_task(self._drain(entry))
+        return job.future
+
+    async def _drain(self, entry: _Open) -> None:
+        """Take the changes that wait, in order, until none is left."""
+        try:
+            while entry.queue:
+                jobs = self._next_jobs(entry.queue)
+                if jobs:
+                    await self._perform(entry, jobs)
+        finally:
+            entry.task = None
+
+    def _next_jobs(self, queue: deque[_Job]) -> list[_Job]:
+        """Take the next change, or all appends that stand next to each other; those given up are dropped."""
+        jobs: list[_Job] = []
+        while queue and len(jobs) < _GROUP:
+            if jobs and (jobs[0].item is None or queue[0].item is None):
+                break
+            job = queue.popleft()
+            if not job.future.done():
+                jobs.append(job)
+        return jobs
+
+    async def _perform(self, entry: _Open, jobs: list[_Job]) -> None:
+        items = [job.item for job in jobs if job.item is not None]
+        single = jobs[0].work
+
+        def work() -> Any:
+            self._ensure_store()
+            session = entry.session
+            with session.dir.mutex:
+                session.refresh()
+                if single is not None:
+                    return single(session)
+                return append(session, items)
+
+        try:
+            result = await run_locked(entry.lock, self._run_begun, jobs[0].timeout_s, work)
+        except BaseException as error:
+            self._answer(jobs, None, error)
+            if not isinstance(error, Exception):
+                raise
+        else:
+            self._answer(jobs, result, None)
+        self._committed(entry)
+
+    async def _run_begun(self, work: Callable[[], T]) -> T:
+        # Not `run`: a change that has begun is finished although the store is being closed.
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+    def _answer(self, jobs: list[_Job], result: Any, error: BaseException | None) -> None:
+        for job in jobs:
+            if job.future.done():
+                continue
+            refused = error if job.item is None or not (job.item.done or job.item.error) else job.item.error
+            if refused is not None:
+                job.future.set_exception(refused)
+            else:
+                job.future.set_result(result)
+
+    def _committed(self, entry: _Open) -> None:
+        if entry.session.writer.unsaved and self._timer is None and self._connected:
+            self._timer = asyncio.get_running_loop().call_later(_CHECKPOINT_DELAY_S, self._checkpoint_due)
+        for listener in self._listeners:
+            listener(entry.session.key)
+
+    # --- checkpoints -------------------------------------------------------------------------------------------
+
+    def _checkpoint_due(self) -> None:
+        self._timer = None
+        for key, entry in list(self._sessions.items()):
+            if entry.session.writer.unsaved:
+                future = self._submit(key, _checkpoint, None, None)
+                future.add_done_callback(_note_failure)
+
+    async def _settle(self, entry: _Open) -> None:
+        """Write the checkpoint of a session while the store is being closed."""
+
+        def work() -> None:
+            with entry.session.dir.mutex:
+                entry.session.refresh()
+                _checkpoint(entry.session)
+
+        try:
+            await run_locked(entry.lock, self._run_begun, 0, work)
+        except (LockTimeoutError, OSError) as error:
+            _log.warning("session %s: no checkpoint at closing: %s", entry.session.key, error)
+
+
+def _checkpoint(session: Session) -> None:
+    if session.timeline.exists:
+        session.writer.checkpoint()
+
+
+def _note_failure(future: asyncio.Future[Any]) -> None:
+    # A checkpoint only makes listing fast: the next one is as good.
+    if not future.cancelled() and future.exception() is not None:
+        _log.warning("a checkpoint failed: %s", future.exception())

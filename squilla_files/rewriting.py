@@ -1,0 +1,196 @@
+"""Compaction and truncation of one session (FORMAT.md, "Compaction"). Synchronous, under the session's lock.
+
+Both are one line: which entries are archived, which come in the place of others, and the summary. The old entries stay
+where they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from squilla_files.clock import now_ms
+from squilla_files.commits import CompactionCommit
+from squilla_files.drafting import Draft, Members, counter_changes, entry_members, field_changes
+from squilla_files.errors import MessageConflictError, StaleEpochError, StalePreimageError
+from squilla_files.journal import COMPACTION, Log, Record
+from squilla_files.marks import Mark, MarkIndex
+from squilla_files.models import SessionSummary, TranscriptEntry
+from squilla_files.session import Session
+from squilla_files.timeline import Timeline
+
+
+def archive_marks(timeline: Timeline, logs: Collection[Log], archived: Collection[str]) -> tuple[list[Mark], list[str]]:
+    """Return the marks that archive just *archived*, and the entries before them that must be named as kept.
+
+    Args:
+        timeline: what *logs* say.
+        logs: all logs of the session.
+        archived: identities of live entries.
+    """
+    last: dict[str, Record] = {}
+    for log in logs:
+        for record in log.lines:
+            if record is None or log.log_id is None:
+                continue
+            stands = record.identity in archived or any(e.identity in archived for e in record.entries())
+            if stands and (log.log_id not in last or last[log.log_id].line < record.line):
+                last[log.log_id] = record
+    marks = [(log_id, record.line, record.identity) for log_id, record in sorted(last.items())]
+    covered = MarkIndex(logs).covered(marks)
+    kept = [r.identity for r in timeline.live if r.identity in covered and r.identity not in archived]
+    return marks, kept
+
+
+def compact(session: Session, commit: CompactionCommit) -> SessionSummary | None:
+    """Write *commit* as one line. Returns the summary as it is stored, None where there is none.
+
+    Raises:
+        SessionNotFoundError: there is no session.
+        StaleEpochError: the epoch is another than the one that was read.
+        StalePreimageError: the live transcript is another than the one that was read.
+        MessageConflictError: a new entry bears an id that is taken.
+        ValueError: a replaced entry is not live.
+        OSError: nothing was written.
+
+    Durability: all of it is kept once this returns, or none of it.
+    """
+    timeline = session.require()
+    if commit.expected_epoch is not None and commit.expected_epoch != timeline.epoch:
+        raise StaleEpochError(session.key, commit.expected_epoch, timeline.epoch)
+    staying = _staying(session, commit)
+    live = [record.identity for record in timeline.live]
+    unknown = [identity for identity in commit.replacements if identity not in set(live)]
+    if unknown:
+        raise ValueError(f"only live entries of session {session.key!r} can be replaced, not {unknown[0]!r}")
+    archived = {identity for identity in live if identity not in staying and identity not in commit.replacements}
+    entries = _new_entries(session, commit)
+    fields, counters = field_changes(commit.fields), counter_changes(commit.counters)
+    members: dict[str, Any] = {}
+    if commit.summary is not None:
+        members["summary"] = session.attachments.write(commit.summary, session.writer.device)
+    if commit.context_states:
+        device = session.writer.device
+        members["contexts"] = [session.attachments.write(state, device) for state in commit.context_states]
+    marks, kept = archive_marks(timeline, list(session.dir.logs.values()), archived)
+    draft = session.draft()
+    record = draft.record(COMPACTION, at=now_ms(), covers=[list(mark) for mark in marks], kept=kept, **members)
+    record.update({name: value for name, value in (("set", fields), ("add", counters)) if value})
+    if entries:
+        record["entries"] = _placed(draft, record, entries)
+    session.commit(draft)
+    session.writer.settle(seal=True)
+    return _stored(session, members.get("summary"))
+
+
+def _staying(session: Session, commit: CompactionCommit) -> set[str]:
+    """Return the identities that stay live: those kept, and those that came since the transcript was read."""
+    timeline = session.timeline
+    live = [record.identity for record in timeline.live]
+    staying = set(commit.kept)
+    if commit.preimage is not None:
+        read = list(commit.preimage)
+        same = live[: len(read)] == read if commit.keep_appended else live == read
+        if not same:
+            raise StalePreimageError(session.key)
+        since = live[len(read) :]
+        staying.update(since)
+        # A result that came meanwhile would be archived with its call.
+        staying.update(timeline.call_of[identity] for identity in since if identity in timeline.call_of)
+    return staying
+
+
+def _new_entries(session: Session, commit: CompactionCommit) -> list[tuple[str | None, Members]]:
+    """Return (what it replaces, members) of each new entry."""
+    found: list[tuple[str | None, Members]] = []
+    taken: set[str] = set()
+    replacing: Iterable[tuple[str | None, TranscriptEntry]] = [
+        *commit.replacements.items(),
+        *((None, entry) for entry in commit.appended),
+    ]
+    for replaces, entry in replacing:
+        members = entry_members(entry)
+        if entry.message_id in session.timeline.records or entry.message_id in taken:
+            raise MessageConflictError(session.key, entry.message_id, "exists already")
+        taken.add(entry.message_id)
+        found.append((replaces, members))
+    return found
+
+
+def _placed(draft: Draft, record: Members, entries: list[tuple[str | None, Members]]) -> list[Members]:
+    """Return the `entries` member: those that replace others, and those at the end, each behind the one before."""
+    placed: list[Members] = []
+    after = draft.place({})
+    identifier = record["id"]
+    for replaces, members in entries:
+        if replaces is not None:
+            placed.append({"message_id": members["message_id"], "replaces": replaces, **members})
+            continue
+        identifier += 1
+        links: Mapping[str, Any] = {"id": identifier} if after is None else {"id": identifier, "after": after}
+        placed.append({"message_id": members["message_id"], **links, **members})
+        after = members["message_id"]
+    return placed
+
+
+def _stored(session: Session, doc_id: str | None) -> SessionSummary | None:
+    timeline = session.timeline
+    found = session.attachments.summaries(a for a in timeline.summaries if a.doc_id == doc_id)
+    return found[0] if found else None
+
+
+def truncate(session: Session, max_messages: int) -> tuple[int, int]:
+    """Archive all but the last *max_messages* live entries, without a summary.
+
+    Where the cut would part a tool result from its call, more is kept.
+
+    Returns:
+        How many entries were live before and after.
+
+    Raises:
+        SessionNotFoundError: there is no session.
+        ValueError: *max_messages* is negative.
+    """
+    if max_messages < 0:
+        raise ValueError(f"max_messages must not be negative, but is {max_messages}")
+    timeline = session.require()
+    live = [record.identity for record in timeline.live]
+    cut = _cut(timeline, live, max(len(live) - max_messages, 0))
+    if cut > 0:
+        marks, kept = archive_marks(timeline, list(session.dir.logs.values()), set(live[:cut]))
+        draft = session.draft()
+        draft.record(COMPACTION, at=now_ms(), covers=[list(mark) for mark in marks], kept=kept)
+        session.commit(draft)
+        session.writer.settle(seal=False)
+    return len(live), len(session.timeline.live)
+
+
+def _cut(timeline: Timeline, live: list[str], cut: int) -> int:
+    """Move a cut back until no result behind it answers a call before it."""
+    position = {identity: number for number, identity in enumerate(live)}
+    number = len(live)
+    while number > cut:
+        number -= 1
+        call = timeline.call_of.get(live[number])
+        if call is not None:
+            cut = min(cut, position.get(call, cut))
+    return cut
+
+
+def rewrite(session: Session, commit: CompactionCommit, entries: Iterable[TranscriptEntry]) -> SessionSummary | None:
+    """Write *commit* so that the live transcript is *entries*: those not among them are archived, new ones stand at the end.
+
+    Raises:
+        MessageConflictError: an entry bears the id of one that is not live.
+    """
+    timeline = session.require()
+    live = {record.identity for record in timeline.live}
+    listed = list(entries)
+    known = [entry.message_id for entry in listed if entry.message_id in live]
+    fresh = [entry for entry in listed if entry.message_id not in live]
+    return compact(session, _with(commit, known, fresh))
+
+
+def _with(commit: CompactionCommit, kept: list[str], appended: list[TranscriptEntry]) -> CompactionCommit:
+    values = {name: getattr(commit, name) for name in commit.__dataclass_fields__}
+    return CompactionCommit(**{**values, "kept": kept, "appended": appended})

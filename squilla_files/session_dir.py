@@ -1,0 +1,483 @@
+"""One session's directory, read: which files are logs, what they hold, what they say together (FORMAT.md, "Reading").
+
+Synchronous, and changes nothing. `refresh` catches up with whatever other processes, devices and sync services did; what
+it finds unchanged by size and time it does not read again.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from squilla_files import layout
+from squilla_files.codec import decode_line
+from squilla_files.deletions import Deletions
+from squilla_files.devices import Devices
+from squilla_files.errors import CorruptManifestError, CorruptRecordError, UnsafePathError, UnsupportedFormatError
+from squilla_files.files import DirEntryInfo, Files
+from squilla_files.freshness import Freshness, Stamp, stamp_of
+from squilla_files.journal import FORMAT, Log, Record, starts_log
+from squilla_files.manifest import LogMark, Manifest, decode_manifest
+from squilla_files.models import SessionNode, TranscriptEntry, entry_from_mapping, load
+from squilla_files.timeline import Timeline, fold
+
+ARCHIVE = "archive"
+_PEEK_BYTES = 64
+# Logs move while others read: a listing that named one which is gone is taken again this often.
+_LISTINGS = 4
+# Entries that lie closer together than this are read in one go.
+_GAP_BYTES = 64 * 1024
+
+
+class SessionDir:
+    """The directory of one session, as this process knows it.
+
+    Every method takes the object's own lock, so that threads may share it.
+
+    Attributes:
+        key: the canonical key.
+        dir_name: the directory's name.
+        logs: path below the directory, with `/` → its index.
+        missing: ids of logs that others continue and that are not here.
+        foreign: path → the key of a log that belongs to another session.
+        placeholders: paths of logs that a sync service has taken off this machine.
+        timeline: what the logs say.
+        version: grows whenever the timeline changed.
+        arrangement: grows whenever a log came, went, or was read anew.
+    """
+
+    def __init__(self, files: Files, paths: layout.Layout, deletions: Deletions, devices: Devices, key: str) -> None:
+        self.files = files
+        self.paths = paths
+        self.deletions = deletions
+        self.devices = devices
+        self.key = key
+        self.dir_name = layout.session_dir_name(key)
+        self.path = paths.session(self.dir_name)
+        self.mutex = threading.RLock()
+        self.logs: dict[str, Log] = {}
+        self.missing: list[str] = []
+        self.foreign: dict[str, str] = {}
+        self.placeholders: list[str] = []
+        self.timeline = Timeline()
+        self.version = 0
+        self.arrangement = 0
+        self._dirty = True
+        self._folded = False
+        self._fresh = Freshness()
+        self._fresh_archive = Freshness()
+        self._stamps: dict[str, Stamp] = {}
+        self._tails: dict[str, bytes] = {}
+        self._kinds: dict[str, tuple[Stamp, bool]] = {}
+        self._deletion_names: tuple[str, ...] = ()
+        self._floor_epoch = 0
+
+    # --- catching up -------------------------------------------------------------------------------------------
+
+    def refresh(self) -> Timeline:
+        """Catch up with the disk.
+
+        Returns:
+            What the logs say together now.
+
+        Raises:
+            OSError: something cannot be read: that is never taken for empty.
+            UnsafePathError: a symbolic link stands where a directory or log should.
+            UnsupportedFormatError: a later major version wrote a log.
+        """
+        with self.mutex:
+            # Where reading fails half way, the next refresh folds anew: the timeline never lacks what an index has.
+            dirty, self._dirty = self._dirty, True
+            came: list[Record] = []
+            for _ in range(_LISTINGS):
+                dirty |= self._list()
+                whole, vanished = self._read_logs(came)
+                dirty |= not whole
+                if not vanished and not (dirty and self._lacks_source()):
+                    break
+                self._fresh.forget()
+            names = self.deletions.names(self.dir_name)
+            if dirty or names != self._deletion_names or not all(self.timeline.extend(record) for record in came):
+                self._fold(names)
+            elif came:
+                self.version += 1
+            self._dirty = False
+            return self.timeline
+
+    def _list(self) -> bool:
+        """Find the files that are logs. Returns whether others are there than before."""
+        try:
+            status = self.files.check_directory(self.path)
+        except FileNotFoundError:
+            gone = bool(self.logs)
+            self._forget_logs(list(self.logs))
+            self.arrangement += gone
+            self._fresh.forget()
+            self.missing, self.foreign, self.placeholders = [], {}, []
+            return gone
+        archive = os.path.join(self.path, ARCHIVE)
+        try:
+            archived = self.files.check_directory(archive)
+        except FileNotFoundError:
+            archived = None
+        if self._fresh.same(status) and (archived is None or self._fresh_archive.same(archived)):
+            return False
+        found = self._logs_among("", self.files.scan(self.path))
+        if archived is not None:
+            found += self._logs_among(f"{ARCHIVE}/", self.files.scan(archive))
+            self._fresh_archive.saw(archived)
+        self._fresh.saw(status)
+        gone_names = [name for name in self.logs if name not in found]
+        new_names = [name for name in found if name not in self.logs]
+        self._forget_logs(gone_names)
+        for name in new_names:
+            self.logs[name] = Log(name, self._device_in_name(name))
+        changed = bool(gone_names or new_names)
+        self.arrangement += changed
+        return changed
+
+    def _logs_among(self, prefix: str, entries: Sequence[DirEntryInfo]) -> list[str]:
+        return [prefix + e.name for e in entries if self._is_log(prefix + e.name, e)]
+
+    def _is_log(self, name: str, entry: DirEntryInfo) -> bool:
+        """Whether a file is a log: by its name, or by how it begins, whatever it is called."""
+        if layout.parse_log_name(entry.name) is not None:
+            if not entry.is_file:
+                raise UnsafePathError(self._full(name), "is not a regular file")
+            return name not in self.foreign
+        if entry.is_dir and not prefix_of(name) and entry.name == ARCHIVE:
+            return False
+        if not entry.is_file or layout.is_in_progress(entry.name) or layout.parse_manifest_name(entry.name):
+            return False
+        stamp = stamp_of(self.files.stat(self._full(name)))
+        known = self._kinds.get(name)
+        if known is None or known[0] != stamp:
+            known = (stamp, starts_log(self._head(name)))
+            self._kinds[name] = known
+        return known[1] and name not in self.foreign
+
+    def _head(self, name: str) -> bytes:
+        fd = self.files.open_read(self._full(name))
+        try:
+            return self.files.pread(fd, _PEEK_BYTES, 0)
+        finally:
+            self.files.close(fd)
+
+    def _device_in_name(self, name: str) -> str:
+        parsed = layout.parse_log_name(name.rpartition("/")[2])
+        return parsed.device if parsed is not None else ""
+
+    def _forget_logs(self, names: Iterable[str]) -> None:
+        for name in names:
+            del self.logs[name]
+            self._stamps.pop(name, None)
+            self._tails.pop(name, None)
+
+    def _read_logs(self, came: list[Record]) -> tuple[bool, bool]:
+        """Read what came in every log, and add the records that came behind those known to *came*.
+
+        Returns:
+            Whether nothing else changed than what came, and whether a log vanished, so that a new listing is due.
+        """
+        whole, vanished = True, False
+        for name in list(self.logs):
+            try:
+                records = self._read_log(name)
+            except FileNotFoundError:
+                # Moved by a seal, or for a moment between the old file and the new one of a sync service.
+                self._forget_logs([name])
+                whole, vanished = False, True
+                continue
+            if records is None:
+                whole = False
+            else:
+                came += records
+        return whole, vanished
+
+    def _read_log(self, name: str) -> list[Record] | None:
+        path = self._full(name)
+        status = self.files.check_regular(path)
+        stamp = stamp_of(status)
+        if self._stamps.get(name) == stamp:
+            return []
+        log = self.logs[name]
+        before = self._stamps.get(name)
+        follows = before is not None and before[0] == stamp[0] and log.size <= status.st_size and log.lines
+        fd = self.files.open_read(path)
+        try:
+            records = self._read_on(fd, log, status.st_size) if follows else None
+            if records is None:
+                self._read_anew(fd, name, status.st_size)
+        finally:
+            self.files.close(fd)
+        # Whoever wrote meanwhile is read the next time: the status is the one from before reading.
+        self._stamps[name] = (stamp[0], self.logs[name].size, stamp[2])
+        return records
+
+    def _read_on(self, fd: int, log: Log, size: int) -> list[Record] | None:
+        """Read what came behind the last line, if that still is the one that was read."""
+        tail = self._tails[log.name]
+        start = log.size - len(tail)
+        data = self._bytes(fd, size - start, start)
+        if not data.startswith(tail):
+            return None
+        unfinished = not log.ended
+        resume = log.resume_offset
+        records = log.extend(data[resume - start :], resume)
+        self._keep_tail(log, data)
+        return None if unfinished else records
+
+    def _read_anew(self, fd: int, name: str, size: int) -> None:
+        log = Log(name, self._device_in_name(name))
+        data = self._bytes(fd, size, 0)
+        log.extend(data, 0)
+        if log.format != FORMAT:
+            raise UnsupportedFormatError(self._full(name), log.format)
+        if log.session_key is not None and log.session_key != self.key:
+            self.foreign[name] = log.session_key
+            log = Log(name)
+            data = b""
+        self.logs[name] = log
+        self.arrangement += 1
+        self._keep_tail(log, data)
+
+    def _keep_tail(self, log: Log, data: bytes) -> None:
+        """Remember the last line, with which *data* ends: a log that was put back or edited shows there."""
+        self._tails[log.name] = data[data.rfind(b"\n", 0, max(len(data) - 1, 0)) + 1 :]
+
+    def absorb(self, log: Log, data: bytes, status: os.stat_result) -> None:
+        """Take in what this process itself wrote at the end of *log*, whose status is *status* since."""
+        with self.mutex:
+            self._dirty = True
+            records = log.extend(data, log.size)
+            self._keep_tail(log, data)
+            self._stamps[log.name] = stamp_of(status)
+            if all(self.timeline.extend(record) for record in records):
+                self.version += 1
+            else:
+                self._fold(self._deletion_names)
+            self._dirty = False
+
+    def inode_of(self, log: Log) -> int:
+        """Return the inode under which *log* was read, 0 where it was not."""
+        return self._stamps.get(log.name, (0, 0, 0))[0]
+
+    def forget_log(self, log: Log) -> None:
+        """Have *log* read anew the next time: what stands in it is in doubt after a failed write."""
+        with self.mutex:
+            self._stamps.pop(log.name, None)
+
+    def relist(self) -> None:
+        """Have the directory listed anew the next time, whatever its time stamp says."""
+        with self.mutex:
+            self._fresh.forget()
+
+    def _bytes(self, fd: int, length: int, offset: int) -> bytes:
+        """Read *length* bytes, fewer only at the end of the file."""
+        pieces = []
+        while length > 0:
+            piece = self.files.pread(fd, length, offset)
+            if not piece:
+                break
+            pieces.append(piece)
+            length -= len(piece)
+            offset += len(piece)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _lacks_source(self) -> bool:
+        here = {log.log_id for log in self.logs.values()}
+        missing = sorted(
+            {log.source for log in self.logs.values() if log.source is not None and log.source not in here}
+        )
+        known = missing == self.missing
+        self.missing = missing
+        return not known
+
+    def _fold(self, names: tuple[str, ...]) -> None:
+        deletions = self.deletions.read(self.dir_name)
+        if not self._folded:
+            self._floor_epoch = self._own_epoch()
+        logs = [self.logs[name] for name in sorted(self.logs)]
+        floor = max(self._floor_epoch, self.timeline.epoch)
+        self.timeline = fold(logs, deletions, floor, self.read_line)
+        self._deletion_names = names
+        self._folded = True
+        self.version += 1
+
+    def _own_epoch(self) -> int:
+        """Return the epoch that this device's own manifest says: no answer falls below it."""
+        try:
+            manifest = self.read_manifest()
+        except CorruptManifestError:
+            return 0  # reported by `verify`, rebuilt by the next write
+        return manifest.epoch if manifest is not None else 0
+
+    # --- the checkpoint ----------------------------------------------------------------------------------------
+
+    def own_device(self) -> str | None:
+        """Return the name under which this machine writes here, None where it never wrote. Changes nothing."""
+        memory = self.devices.recall(self.dir_name)
+        return memory.device if memory is not None else self.devices.known()
+
+    def read_manifest(self) -> Manifest | None:
+        """Return this device's own manifest, None where there is none.
+
+        Raises:
+            CorruptManifestError: it cannot be understood.
+        """
+        device = self.own_device()
+        if device is None:
+            return None
+        path = os.path.join(self.path, layout.manifest_name(device))
+        try:
+            return decode_manifest(self.files.read_file(path), path)
+        except FileNotFoundError:
+            return None
+
+    def log_names(self) -> list[str]:
+        """Return the names of the files that are logs, sorted, without reading them."""
+        with self.mutex:
+            self._list()
+            return sorted(self.logs)
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the logs were read already, so that catching up is cheap."""
+        return self._folded
+
+    def is_as_marked(self, marks: Sequence[LogMark]) -> bool:
+        """Say whether the logs here are just those that *marks* name, as long, and with the same last records."""
+        self._list()
+        if sorted(self.logs) != sorted(mark.name for mark in marks):
+            return False
+        return all(self._is_as_marked(mark) for mark in marks)
+
+    def _is_as_marked(self, mark: LogMark) -> bool:
+        try:
+            fd = self.files.open_read(self._full(mark.name))
+        except FileNotFoundError:
+            return False
+        try:
+            if self.files.fstat(fd).st_size != mark.size:
+                return False
+            tail = self._bytes(fd, mark.size - mark.last_offset, mark.last_offset)
+        finally:
+            self.files.close(fd)
+        obj = decode_line(tail.partition(b"\n")[0])
+        if mark.last is None:
+            return obj is not None and obj.get("type") == "log"
+        return obj is not None and mark.last in (obj.get("message_id"), obj.get("record"))
+
+    def log_marks(self) -> tuple[LogMark, ...]:
+        """Return how far each log was read."""
+        marks = []
+        for name in sorted(self.logs):
+            log = self.logs[name]
+            last = log.last_record()
+            offset, identity = (last.offset, last.identity) if last is not None else (0, None)
+            marks.append(LogMark(name, log.size, len(log.lines), offset, identity))
+        return tuple(marks)
+
+    def checkpoint(self, device: str) -> Manifest:
+        """Return the present state as *device*'s manifest."""
+        timeline = self.timeline
+        return Manifest(
+            session_key=self.key,
+            device=device,
+            epoch=timeline.epoch,
+            exists=timeline.exists,
+            session={**timeline.fields, **timeline.counters},
+            session_ids=tuple(timeline.session_ids),
+            live=len(timeline.live),
+            canonical=len(timeline.canonical),
+            logs=self.log_marks(),
+            deletions=self._deletion_names,
+        )
+
+    # --- contents ----------------------------------------------------------------------------------------------
+
+    def _full(self, name: str) -> str:
+        return os.path.join(self.path, *name.split("/"))
+
+    def read_line(self, record: Record) -> bytes:
+        """Return the bytes of the line in which *record* stands, without LF."""
+        return self.read_lines([record])[0]
+
+    def read_lines(self, records: Sequence[Record]) -> list[bytes]:
+        """Return the bytes of each record's line.
+
+        Raises:
+            CorruptRecordError: another line stands there now.
+            OSError: a log cannot be read.
+        """
+        found: list[bytes] = [b""] * len(records)
+        by_log: dict[str, list[int]] = {}
+        for position, record in enumerate(records):
+            by_log.setdefault(record.log.name, []).append(position)
+        for name, positions in by_log.items():
+            positions.sort(key=lambda p: records[p].offset)
+            fd = self.files.open_read(self._full(name))
+            try:
+                self._read_runs(fd, records, positions, found)
+            finally:
+                self.files.close(fd)
+        return found
+
+    def _read_runs(self, fd: int, records: Sequence[Record], positions: list[int], found: list[bytes]) -> None:
+        start = 0
+        while start < len(positions):
+            begin = records[positions[start]].offset
+            end = begin
+            stop = start
+            while stop < len(positions) and records[positions[stop]].offset - end <= _GAP_BYTES:
+                end = max(end, records[positions[stop]].offset + records[positions[stop]].length)
+                stop += 1
+            data = self._bytes(fd, end - begin, begin)
+            for position in positions[start:stop]:
+                offset = records[position].offset - begin
+                found[position] = data[offset : offset + records[position].length]
+            start = stop
+
+    def objects(self, records: Sequence[Record]) -> list[dict[str, Any]]:
+        """Return the JSON object of each record, or of the entry that it is in a compaction's line."""
+        return [self._object(record, line) for record, line in zip(records, self.read_lines(records), strict=True)]
+
+    def _object(self, record: Record, line: bytes) -> dict[str, Any]:
+        obj = decode_line(line)
+        if obj is not None and record.position is not None:
+            listed = obj.get("entries")
+            obj = listed[record.position] if type(listed) is list and len(listed) > record.position else None
+        if obj is None:
+            raise CorruptRecordError(self._full(record.log.name), record.offset, "the line changed since it was read")
+        return obj
+
+    def entries(self, records: Sequence[Record]) -> list[TranscriptEntry]:
+        """Return the entries that *records* are, contents included, in their order."""
+        with self.mutex:
+            session_id = self.timeline.fields.get("session_id", "")
+            built = []
+            for record, obj in zip(records, self.objects(records), strict=True):
+                obj["id"] = record.id
+                obj["session_key"] = self.key
+                obj["session_id"] = session_id
+                built.append(entry_from_mapping(obj))
+            return built
+
+    def node(self) -> SessionNode | None:
+        """Return the session as it is now, None where there is none."""
+        with self.mutex:
+            if not self.timeline.exists:
+                return None
+            return node_of(self.key, self.timeline.epoch, {**self.timeline.fields, **self.timeline.counters})
+
+
+def node_of(key: str, epoch: int, values: dict[str, Any]) -> SessionNode:
+    """Build a session from its fields and counters."""
+    return load(SessionNode, {**values, "session_key": key, "epoch": epoch})
+
+
+def prefix_of(name: str) -> str:
+    """Return the directory part of a log's path below the session's directory."""
+    return name.rpartition("/")[0]
