@@ -95,7 +95,7 @@ def _respell(key: str) -> str:
 
 
 def _normalize_id(text: str) -> str:
-    plain = _NOT_IN_IDS.sub("-", text.strip().lower()).strip("-")
+    plain = _NOT_IN_IDS.sub("-", text.lower()).strip("-")
     # A cut can bring a dash to the end; left there, the next normalisation would give another id.
     return plain[:_MAX_ID_CHARACTERS].rstrip("-")
 

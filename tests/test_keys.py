@@ -186,7 +186,8 @@ class TestThreads:
     @pytest.mark.parametrize("hint", [None, "telegram"])
     @pytest.mark.parametrize("base_hint", [None, "telegram"])
     def test_of_a_thread_in_a_thread_the_inner_one_is_taken_off(self, hint: str | None, base_hint: str | None) -> None:
-        base = keys.build_thread_key("agent:a:x", "1", base_hint)
+        outer = keys.build_thread_key("agent:a:x", "0", hint)
+        base = keys.build_thread_key(outer, "1", base_hint)
         assert keys.parse_thread_suffix(keys.build_thread_key(base, "2:b", hint)) == (base, "2:b")
 
 

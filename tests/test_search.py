@@ -76,6 +76,7 @@ class TestMatching:
             ("a\u0323\u0302", "a\u0302\u0323"),
             ("가나", "\u1100\u1161\u1102\u1161"),
             ("Å", "\u212b"),
+            ("\u1fb4", "α\u0345\u0301"),
         ],
     )
     def test_case_and_composition_make_no_difference_in_any_script(self, one: str, other: str) -> None:
@@ -130,6 +131,16 @@ class TestFolding:
         if text.isascii():
             assert end == start + 1
 
+    @pytest.mark.parametrize("piece", ["e\u0323\u0301", "ßa", "\u1112\u1161\u11ab", "ﬃé", "👩\u200d🚀-"])
+    def test_positions_far_into_a_text_lead_back_exactly(self, piece: str) -> None:
+        text = piece * 50 + "|" + piece * 51
+        expected = []
+        start = 0
+        for cluster in search._clusters(text):
+            expected += [(start, start + len(cluster))] * len(fold(cluster))
+            start += len(cluster)
+        assert [search._cluster_at(text, at) for at in range(len(fold(text)))] == expected
+
 
 class TestSnippet:
     @pytest.mark.parametrize(
@@ -159,11 +170,25 @@ class TestSnippet:
         text = "one\r\n\r\ntwo\u2028 three\t\tfour\x85five\n"
         assert compile_query("three").snippet(text) == "one two >>>three<<< four five"
 
-    def test_a_long_text_is_cut_around_its_first_hit_between_words(self) -> None:
-        text = "before " * 100 + "needle " + "behind " * 100 + "needle"
+    @pytest.mark.parametrize(("needle", "after"), [("needle", 15), ("pins", 16)])
+    def test_a_long_text_is_cut_around_its_first_hit_between_words(self, needle: str, after: int) -> None:
+        text = "aaaaa " * 50 + needle + " bbbbb" * 50 + needle
+        snippet = compile_query(needle).snippet(text)
+        assert snippet == "…" + "aaaaa " * 10 + f">>>{needle}<<<" + " bbbbb" * after + "…"
+
+    @pytest.mark.parametrize("width", range(3, 16))
+    def test_no_word_is_cut_where_spaces_are_near(self, width: int) -> None:
+        text = ("a" * width + " ") * 50 + "needle" + (" " + "b" * width) * 50
         snippet = compile_query("needle").snippet(text)
-        assert re.fullmatch(r"…(before ){4,9}>>>needle<<<( behind){8,14}…", snippet)
-        assert 130 <= len(snippet) <= 175
+        assert re.fullmatch(rf"…(a{{{width}}} )+>>>needle<<<( b{{{width}}})+…", snippet)
+        assert 130 <= len(snippet) <= 170
+
+    def test_the_first_hit_of_any_word_is_the_one_that_is_shown(self) -> None:
+        text = "end " + "filling " * 100 + "beginning"
+        assert compile_query("beginning end").snippet(text).startswith(">>>end<<< filling")
+
+    def test_a_space_before_the_hit_does_not_cut_off_what_follows_it(self) -> None:
+        assert compile_query("公園").snippet("go 公園" + "字" * 500) == "go >>>公園<<<" + "字" * 155 + "…"
 
     def test_a_text_without_spaces_is_cut_between_characters(self) -> None:
         snippet = compile_query("公園").snippet("漢" * 500 + "公園" + "字" * 500)
@@ -186,12 +211,12 @@ class TestSnippet:
 
     def test_a_snippet_never_parts_a_letter_from_its_accents(self) -> None:
         for shift in range(12):
-            text = "z" * shift + "e\u0323\u0301" * 200 + "needle" + "o\u0323\u0301" * 200
+            text = "e\u0323\u0301" * 200 + "z" * shift + "needle" + "o\u0323\u0301" * 200
             snippet = compile_query("needle").snippet(text)
-            assert re.fullmatch(r"…z*(e\u0323\u0301)+>>>needle<<<(o\u0323\u0301)+…", snippet)
+            assert re.fullmatch(r"…(e\u0323\u0301)+z*>>>needle<<<(o\u0323\u0301)+…", snippet)
 
     def test_a_text_of_nothing_but_accents_is_searched_like_any_other(self) -> None:
-        assert marked("needle", "\u0301" * 5000 + " needle") == ["needle"]
+        assert marked("needle", "\u0301" * 5000 + " needles") == ["needle"]
 
     @settings(max_examples=200)
     @given(st.lists(texts, max_size=8).map("".join), st.data())
