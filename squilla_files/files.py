@@ -101,7 +101,7 @@ class Files:
             UnsafePathError: a symbolic link or a special file stands there.
             OSError: it cannot be opened; FileNotFoundError where there is none.
         """
-        return self._open(path, os.O_RDWR | os.O_APPEND)
+        return self._open(path, os.O_RDWR | self._append_flag)
 
     def create(self, path: str) -> int:
         """Make a file, mode 0600 whatever the umask, and open it for `write` and `pread`.
@@ -111,7 +111,7 @@ class Files:
 
         Durability: the name is durable after `sync_dir` of its directory, the content after `sync`.
         """
-        fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | _OPEN_FLAGS, _FILE_MODE)
+        fd = os.open(path, os.O_RDWR | self._append_flag | os.O_CREAT | os.O_EXCL | _OPEN_FLAGS, _FILE_MODE)
         try:
             if not self.windows and os.fstat(fd).st_mode & _PERMISSIONS != _FILE_MODE:
                 os.fchmod(fd, _FILE_MODE)
@@ -160,7 +160,7 @@ class Files:
                 reports the failure once, and says all is well afterwards.
         """
         if self.durability == "full":
-            self._flush(fd)
+            self._flush(fd, data_only=True)
 
     def truncate(self, fd: int, size: int) -> None:
         """Set the size of a file in bytes; what is added is NUL."""
@@ -237,7 +237,7 @@ class Files:
             return
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            os.fsync(fd) if sys.platform != "darwin" else self._flush(fd)
+            self._flush(fd, data_only=False)
         except OSError as error:
             # Some network file systems sync names with the call that makes them and have no sync of directories.
             if error.errno not in _SYNC_UNSUPPORTED:
@@ -365,6 +365,11 @@ class Files:
 
     # --- pieces of primitives ----------------------------------------------------------------------------------
 
+    @property
+    def _append_flag(self) -> int:
+        # Windows emulates it, and `pread` moves the position there; `write` seeks to the end on its own.
+        return 0 if self.windows else os.O_APPEND
+
     def _open(self, path: str, flags: int) -> int:
         if self.windows:
             self.check_regular(path)  # no O_NOFOLLOW there
@@ -379,7 +384,7 @@ class Files:
             raise UnsafePathError(path, "is not a regular file")
         return fd
 
-    def _flush(self, fd: int) -> None:
+    def _flush(self, fd: int, *, data_only: bool) -> None:
         if sys.platform == "darwin":
             try:
                 fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
@@ -387,8 +392,8 @@ class Files:
                 if error.errno not in _SYNC_UNSUPPORTED:
                     raise
                 os.fsync(fd)
-        elif sys.platform == "linux":
-            os.fdatasync(fd)
+        elif sys.platform == "linux" and data_only:
+            os.fdatasync(fd)  # the size counts as data: what is needed to read it back
         else:
             os.fsync(fd)
 
