@@ -12,7 +12,6 @@ from squilla_files.models import TranscriptEntry
 from squilla_files.session import Session
 
 
-
 @dataclass(slots=True)
 class Append:
     """One message on its way into a session.
@@ -37,7 +36,7 @@ class Append:
 
 
 def append(session: Session, appends: Sequence[Append]) -> None:
-    """Append messages in one write. Each that cannot be appended bears its own `error`; the others are not touched by it.
+    """Append messages in one write. Each that cannot be appended bears its own `error`, and stops no other.
 
     Raises:
         OSError: nothing was written of those that bear no error.

@@ -1,7 +1,7 @@
 """Summaries and context states: small documents beside the logs (FORMAT.md, "Summaries and context states").
 
-A document is written first, under a new name, and becomes visible by the record that names its id. It is found by the id
-inside; the name of its file is for people. Changes of one are records, so no document is ever rewritten.
+A document is written first, under a new name, and becomes visible by the record that names its id. It is found by the
+id inside; the name of its file is for people. Changes of one are records, so no document is ever rewritten.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What the bytes are: a value to one line of JSON and back (FORMAT.md, "Lines").
 
-A line is one JSON object in UTF-8 that ends in LF. Characters at which text tools break lines are written escaped, so that
-one record is one line for every tool. Encoding refuses whatever would not come back equal; decoding answers None for bytes
-that are no such object, and the caller reports them.
+A line is one JSON object in UTF-8 that ends in LF. Characters at which text tools break lines are written escaped, so
+that one record is one line for every tool. Encoding refuses whatever would not come back equal; decoding answers None
+for bytes that are no such object, and the caller reports them.
 """
 
 from __future__ import annotations

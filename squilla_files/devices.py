@@ -1,8 +1,8 @@
 """Who writes here: the device's name, and what it remembers of its own logs (FORMAT.md, "Devices").
 
-One content per name is what keeps file-sync services from choosing between two versions of a file. So a device has a name
-of its own, and goes on under another as soon as its log is not the one that it left: a restored backup, a cloned disk, a
-service that put an older version back.
+One content per name is what keeps file-sync services from choosing between two versions of a file. So a device has a
+name of its own, and goes on under another as soon as its log is not the one that it left: a restored backup, a cloned
+disk, a service that put an older version back.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ class Memory:
 def machine_fingerprint(root: str) -> str:
     """Return 16 hex digits that stand for this machine and the store at *root*.
 
-    A `.local/` that was synced or copied to another machine, or with its store to another place, is not taken for one's own.
+    A `.local/` that was synced or copied to another machine, or with its store to another place, is not taken for one's
+    own.
     """
     text = f"{_machine_id()}\n{os.path.realpath(root)}"
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]

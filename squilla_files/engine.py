@@ -1,7 +1,8 @@
 """The machinery under the facade: worker threads, open sessions, one line of waiting changes for each session.
 
 Asynchronous from here upward. Changes of one session wait in a queue and go to a worker thread one after another, each
-under the session's lock; appends that wait together go together: one write, one sync. Readers take no lock of the store.
+under the session's lock; appends that wait together go together: one write, one sync. Readers take no lock of the
+store.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Whether a directory or file is still as it was seen, by what its status hints (FORMAT.md, "Reading").
 
-A time stamp has a grain: what changes twice within one grain shows one time. So a status is trusted only if it was taken
-well after the time that it shows.
+A time stamp has a grain: what changes twice within one grain shows one time. So a status is trusted only if it was
+taken well after the time that it shows.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A transcript piece by piece, in memory that does not grow with it.
 
-A session that one device wrote into one log, and that was never compacted, is that log's order: such a log is streamed, and
-no index of it is made. Any other session is read by its index, which is small against its contents.
+A session that one device wrote into one log, and that was never compacted, is that log's order: such a log is streamed,
+and no index of it is made. Any other session is read by its index, which is small against its contents.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One log: what stands in its lines, without the contents (FORMAT.md, "Logs").
 
-`Log.extend` reads bytes into an index of records: identity, order, links and where the line stands. Contents stay on disk
-and are read again by offset. Lines that cannot be understood are kept in the index as damage, with their offset.
+`Log.extend` reads bytes into an index of records: identity, order, links and where the line stands. Contents stay on
+disk and are read again by offset. Lines that cannot be understood are kept in the index as damage, with their offset.
 """
 
 from __future__ import annotations
@@ -79,12 +79,13 @@ class Record:
         self.role: str = ""
         self.data: dict[str, Any] | None
         if message:
-            self._read_links(obj)
+            self.read_links(obj)
             self.data = {name: obj[name] for name in ("set", "add") if name in obj} or None
         else:
             self.data = obj
 
-    def _read_links(self, obj: dict[str, Any]) -> None:
+    def read_links(self, obj: dict[str, Any]) -> None:
+        """Read of a message what it hangs on, which call it answers, and which calls it makes."""
         after = obj.get("after")
         self.after = after if type(after) is str else None
         role = obj.get("role")
@@ -130,7 +131,7 @@ class Record:
             replaces = item.get("replaces")
             entry.replaces = replaces if type(replaces) is str else None
             entry.calls = ()
-            entry._read_links(item)
+            entry.read_links(item)
             found.append(entry)
         return found
 

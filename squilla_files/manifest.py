@@ -1,7 +1,7 @@
 """The checkpoint of a session: what its logs said when a device last looked (FORMAT.md, "Manifests").
 
-It makes listing fast and the state easy to read with `jq`. It can be deleted and is rebuilt by the next write. It vouches
-for a state only while every log still is as it was read: the same files, sizes, and last records.
+It makes listing fast and the state easy to read with `jq`. It can be deleted and is rebuilt by the next write. It
+vouches for a state only while every log still is as it was read: the same files, sizes, and last records.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Marks: how far into which logs a record speaks (FORMAT.md, "Marks"). Pure.
 
-A mark is `[log id, line number, identity of the record in that line]`. It says "all that stands up to here", and it holds
-only where the line is the one that was meant.
+A mark is `[log id, line number, identity of the record in that line]`. It says "all that stands up to here", and it
+holds only where the line is the one that was meant.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from squilla_files.codec import counter_of
-from squilla_files.journal import Log, Record
+from squilla_files.journal import Log
 
 Mark = tuple[str, int, str]
 Bound = tuple[Log, int]
@@ -43,8 +43,8 @@ class MarkIndex:
     def bounds(self, mark: Mark) -> Iterator[Bound]:
         """Yield (log, n) for each file whose first n lines the mark covers.
 
-        It holds in a file whose line there bears the identity that it names, or is damaged. Where no copy of the log that
-        it names reaches that line here, it holds for lines that were carried over from that log.
+        It holds in a file whose line there bears the identity that it names, or is damaged. Where no copy of the log
+        that it names reaches that line here, it holds for lines that were carried over from that log.
         """
         log_id, line, identity = mark
         reached = False

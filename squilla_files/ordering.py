@@ -1,12 +1,11 @@
 """The order of entries: the tree of `after`, walked depth first (FORMAT.md, "Order"). Pure.
 
-With one device that is file order. With two that wrote at the same time each one's run stays together, and a tool result
-never lands away from its call.
+With one device that is file order. With two that wrote at the same time each one's run stays together, and a tool
+result never lands away from its call.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from operator import attrgetter
 
@@ -42,12 +41,14 @@ def order_entries(entries: Iterable[Record], closed: Collection[str]) -> Ordered
     """
     listed = sorted(entries, key=_by_key)
     ordered = Ordered()
-    if not _chain(listed, closed, ordered):
+    if not _chain(listed, ordered):
         _Tree(listed, closed, ordered).walk()
     return ordered
 
 
-def end_of_run(order: list[Record], call_of: Mapping[str, str], gone: Collection[str], device: str, call: Record) -> Record:
+def end_of_run(
+    order: list[Record], call_of: Mapping[str, str], gone: Collection[str], device: str, call: Record
+) -> Record:
     """Return the entry on which the next result of *call* hangs: the end of the run that hangs on it.
 
     The run is the call, its results, and what *device* itself put behind them.
@@ -74,15 +75,16 @@ def end_of_run(order: list[Record], call_of: Mapping[str, str], gone: Collection
     return last
 
 
-def _chain(listed: list[Record], closed: Collection[str], ordered: Ordered) -> bool:
-    """Order entries of which each hangs on the one before: the usual case, and the tree's order without a tree."""
+def _chain(listed: list[Record], ordered: Ordered) -> bool:
+    """Order entries of which each hangs on the one before: the usual case, and the tree's order without a tree.
+
+    Whatever the first one hangs on, it is the only top, and so it stands first.
+    """
     last: str | None = None
     sites: dict[str, str] = {}
     call_of: dict[str, str] = {}
     for record in listed:
         if record.replaces is not None or record.after != (last or record.after):
-            return False
-        if last is None and record.after is not None and record.after not in closed:
             return False
         last = record.identity
         if record.call_id is not None and record.call_id in sites:

@@ -178,7 +178,7 @@ def _cut(timeline: Timeline, live: list[str], cut: int) -> int:
 
 
 def rewrite(session: Session, commit: CompactionCommit, entries: Iterable[TranscriptEntry]) -> SessionSummary | None:
-    """Write *commit* so that the live transcript is *entries*: those not among them are archived, new ones stand at the end.
+    """Write *commit* so that *entries* are the live transcript: others are archived, new ones stand at the end.
 
     Raises:
         MessageConflictError: an entry bears the id of one that is not live.

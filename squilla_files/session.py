@@ -1,7 +1,7 @@
 """One session, synchronous: every change is one commit (FORMAT.md, "Writing").
 
-The caller holds the session's lock and has called `refresh`. A verb decides, and writes one line, or several lines in one
-write; what comes behind that write (sealing, the manifest) is tidying up, and a later write finishes it.
+The caller holds the session's lock and has called `refresh`. A verb decides, and writes one line, or several lines in
+one write; what comes behind that write (sealing, the manifest) is tidying up, and a later write finishes it.
 """
 
 from __future__ import annotations
@@ -147,8 +147,8 @@ class Session:
     def upsert(self, node: SessionNode, archive_dir: str) -> SessionNode:
         """Write what differs between *node* and what is stored; create what is missing.
 
-        A node of an older epoch changes neither identity nor counters; one of a higher epoch fences, and resets where its
-        session id is another, too.
+        A node of an older epoch changes neither identity nor counters; one of a higher epoch fences, and resets where
+        its session id is another, too.
         """
         if not self.timeline.exists:
             return self.create(node)
@@ -190,8 +190,8 @@ class Session:
     ) -> SessionNode:
         """Close the generation and open the next one, with an empty transcript and counters at zero.
 
-        The closed generation is written as one document to *archive_dir* first; where that fails the reset happens all the
-        same, for the logs keep everything.
+        The closed generation is written as one document to *archive_dir* first; where that fails the reset happens all
+        the same, for the logs keep everything.
         """
         timeline = self.require()
         write_archive(self.dir, self.attachments, archive_dir, reason)

@@ -1,7 +1,7 @@
 """One session's directory, read: which files are logs, what they hold, what they say together (FORMAT.md, "Reading").
 
-Synchronous, and changes nothing. `refresh` catches up with whatever other processes, devices and sync services did; what
-it finds unchanged by size and time it does not read again.
+Synchronous, and changes nothing. `refresh` catches up with whatever other processes, devices and sync services did;
+what it finds unchanged by size and time it does not read again.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from typing import Any
 
 from squilla_files import layout
 from squilla_files.codec import decode_line
+from squilla_files.contents import read_lines, read_objects, read_range
 from squilla_files.deletions import Deletions
 from squilla_files.devices import Devices
-from squilla_files.errors import CorruptManifestError, CorruptRecordError, UnsafePathError, UnsupportedFormatError
+from squilla_files.errors import CorruptManifestError, UnsafePathError, UnsupportedFormatError
 from squilla_files.files import DirEntryInfo, Files
 from squilla_files.freshness import Freshness, Stamp, stamp_of
 from squilla_files.journal import FORMAT, Log, Record, starts_log
@@ -27,8 +28,6 @@ ARCHIVE = "archive"
 _PEEK_BYTES = 64
 # Logs move while others read: a listing that named one which is gone is taken again this often.
 _LISTINGS = 4
-# Entries that lie closer together than this are read in one go.
-_GAP_BYTES = 64 * 1024
 
 
 class SessionDir:
@@ -220,7 +219,7 @@ class SessionDir:
         """Read what came behind the last line, if that still is the one that was read."""
         tail = self._tails[log.name]
         start = log.size - len(tail)
-        data = self._bytes(fd, size - start, start)
+        data = read_range(self.files, fd, size - start, start)
         if not data.startswith(tail):
             return None
         unfinished = not log.ended
@@ -231,7 +230,7 @@ class SessionDir:
 
     def _read_anew(self, fd: int, name: str, size: int) -> None:
         log = Log(name, self._device_in_name(name))
-        data = self._bytes(fd, size, 0)
+        data = read_range(self.files, fd, size, 0)
         log.extend(data, 0)
         if log.format != FORMAT:
             raise UnsupportedFormatError(self._full(name), log.format)
@@ -273,18 +272,6 @@ class SessionDir:
         """Have the directory listed anew the next time, whatever its time stamp says."""
         with self.mutex:
             self._fresh.forget()
-
-    def _bytes(self, fd: int, length: int, offset: int) -> bytes:
-        """Read *length* bytes, fewer only at the end of the file."""
-        pieces = []
-        while length > 0:
-            piece = self.files.pread(fd, length, offset)
-            if not piece:
-                break
-            pieces.append(piece)
-            length -= len(piece)
-            offset += len(piece)
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def _lacks_source(self) -> bool:
         here = {log.log_id for log in self.logs.values()}
@@ -362,7 +349,7 @@ class SessionDir:
         try:
             if self.files.fstat(fd).st_size != mark.size:
                 return False
-            tail = self._bytes(fd, mark.size - mark.last_offset, mark.last_offset)
+            tail = read_range(self.files, fd, mark.size - mark.last_offset, mark.last_offset)
         finally:
             self.files.close(fd)
         obj = decode_line(tail.partition(b"\n")[0])
@@ -403,55 +390,15 @@ class SessionDir:
 
     def read_line(self, record: Record) -> bytes:
         """Return the bytes of the line in which *record* stands, without LF."""
-        return self.read_lines([record])[0]
+        return read_lines(self.files, self.path, [record])[0]
 
     def read_lines(self, records: Sequence[Record]) -> list[bytes]:
-        """Return the bytes of each record's line.
-
-        Raises:
-            CorruptRecordError: another line stands there now.
-            OSError: a log cannot be read.
-        """
-        found: list[bytes] = [b""] * len(records)
-        by_log: dict[str, list[int]] = {}
-        for position, record in enumerate(records):
-            by_log.setdefault(record.log.name, []).append(position)
-        for name, positions in by_log.items():
-            positions.sort(key=lambda p: records[p].offset)
-            fd = self.files.open_read(self._full(name))
-            try:
-                self._read_runs(fd, records, positions, found)
-            finally:
-                self.files.close(fd)
-        return found
-
-    def _read_runs(self, fd: int, records: Sequence[Record], positions: list[int], found: list[bytes]) -> None:
-        start = 0
-        while start < len(positions):
-            begin = records[positions[start]].offset
-            end = begin
-            stop = start
-            while stop < len(positions) and records[positions[stop]].offset - end <= _GAP_BYTES:
-                end = max(end, records[positions[stop]].offset + records[positions[stop]].length)
-                stop += 1
-            data = self._bytes(fd, end - begin, begin)
-            for position in positions[start:stop]:
-                offset = records[position].offset - begin
-                found[position] = data[offset : offset + records[position].length]
-            start = stop
+        """Return the bytes of each record's line; see `squilla_files.contents.read_lines`."""
+        return read_lines(self.files, self.path, records)
 
     def objects(self, records: Sequence[Record]) -> list[dict[str, Any]]:
-        """Return the JSON object of each record, or of the entry that it is in a compaction's line."""
-        return [self._object(record, line) for record, line in zip(records, self.read_lines(records), strict=True)]
-
-    def _object(self, record: Record, line: bytes) -> dict[str, Any]:
-        obj = decode_line(line)
-        if obj is not None and record.position is not None:
-            listed = obj.get("entries")
-            obj = listed[record.position] if type(listed) is list and len(listed) > record.position else None
-        if obj is None:
-            raise CorruptRecordError(self._full(record.log.name), record.offset, "the line changed since it was read")
-        return obj
+        """Return the JSON object of each record; see `squilla_files.contents.read_objects`."""
+        return read_objects(self.files, self.path, records)
 
     def entries(self, records: Sequence[Record]) -> list[TranscriptEntry]:
         """Return the entries that *records* are, contents included, in their order."""

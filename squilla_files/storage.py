@@ -24,9 +24,9 @@ class SessionStorage(StoredDocuments):
     Args:
         root: the store's directory, made by the first write; ``":memory:"`` for a private temporary store that is gone
             after `close`.
-        device: the name under which this machine writes (``[a-z0-9-]``, at most 40 characters). Without it the environment
-            variable ``SQUILLA_FILES_DEVICE`` is taken, or a name made once per machine and store. Two devices must never
-            use the same name.
+        device: the name under which this machine writes (``[a-z0-9-]``, at most 40 characters). Without it the
+            environment variable ``SQUILLA_FILES_DEVICE`` is taken, or a name made once per machine and store. Two
+            devices must never use the same name.
         durability: ``"full"``: what a call acknowledged survives a power cut. ``"os"``: it survives the death of the
             process, not of the machine.
         archive_dir: where the documents of closed generations go; else the environment variable

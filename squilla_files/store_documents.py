@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 from squilla_files.attachments import belongs_to, number_of
 from squilla_files.documents import change, delete_summaries, save_context, save_summary
-from squilla_files.engine import T
 from squilla_files.journal import CONTEXT, SUMMARY
 from squilla_files.keys import canonicalize_session_key
 from squilla_files.models import SessionContextState, SessionSummary
@@ -73,7 +72,8 @@ class StoredDocuments(StoredTranscripts):
         """Set the flush status of one summary; return whether there is one with this id."""
         for item in await self.list_all():
             if belongs_to(summary_id, self._directory_of(item.key).dir_name):
-                if await self._set_status(item.key, status, lambda _, number: number == summary_id):
+                found = await self._set_status(item.key, status, lambda _, number: number == summary_id)
+                if found:
                     return True
         return False
 
@@ -87,11 +87,12 @@ class StoredDocuments(StoredTranscripts):
     async def _set_status(self, key: str, status: str, wanted: Callable[[SessionSummary, int], bool]) -> int:
         def work(session: Session) -> int:
             timeline = session.timeline
-            chosen = []
-            for attachment in timeline.current(timeline.summaries):
-                for summary in session.attachments.summaries([attachment]):
-                    if wanted(summary, number_of(session.dir.dir_name, attachment.doc_id)):
-                        chosen.append(attachment)
+            chosen = [
+                attachment
+                for attachment in timeline.current(timeline.summaries)
+                for summary in session.attachments.summaries([attachment])
+                if wanted(summary, number_of(session.dir.dir_name, attachment.doc_id))
+            ]
             return change(session, SUMMARY, chosen, {"flush_receipt_status": str(status)})
 
         return await self.change(key, work)
@@ -147,9 +148,10 @@ def _states(
 ) -> list[tuple[Attachment, SessionContextState]]:
     if not session.timeline.exists:
         return []
-    found = []
-    for attachment in session.timeline.contexts:
-        for state in session.attachments.contexts([attachment]) if not attachment.removed else ():
-            if provider in (None, state.provider) and state_kind in (None, state.state_kind):
-                found.append((attachment, state))
-    return found
+    return [
+        (attachment, state)
+        for attachment in session.timeline.contexts
+        if not attachment.removed
+        for state in session.attachments.contexts([attachment])
+        if provider in (None, state.provider) and state_kind in (None, state.state_kind)
+    ]

@@ -1,4 +1,4 @@
-"""The sessions of a store: created, changed, listed, fenced, reset, deleted. Asynchronous; see `Engine` for the machinery."""
+"""The sessions of a store: created, changed, listed, fenced, reset, deleted. Asynchronous; see `Engine`."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class StoredSessions(Engine):
     async def upsert_session(self, node: SessionNode) -> SessionNode:
         """Write what differs between *node* and what is stored, creating a missing session; return what is stored then.
 
-        `updated_at` is stored as given, the epoch never falls. Where the node's epoch is below the stored one, session id,
-        epoch, counters, `cost_source` and `compaction_count` stay as stored; the other fields are set. A higher epoch
-        fences; together with another session id it is a reset.
+        `updated_at` is stored as given, the epoch never falls. Where the node's epoch is below the stored one, session
+        id, epoch, counters, `cost_source` and `compaction_count` stay as stored; the other fields are set. A higher
+        epoch fences; together with another session id it is a reset.
 
         Durability: kept once this returns.
         """
@@ -155,7 +155,7 @@ class StoredSessions(Engine):
         return self._known(await self.change(key, lambda s: s.reset(reason=reason, archive_dir=directory)))
 
     def archive_directory(self) -> str:
-        """Return where documents of closed generations go now: the argument, an environment variable, or `archives/`."""
+        """Return where documents of closed generations go: as told by argument or environment, else `archives/`."""
         given = self._archive_dir or next(filter(None, map(os.environ.get, ARCHIVE_VARIABLES)), None)
         # Where the user points may well be behind a link of the user's.
         return os.path.realpath(given) if given is not None else self._paths.archives
@@ -163,7 +163,8 @@ class StoredSessions(Engine):
     async def delete_session(self, session_key: str) -> bool:
         """Take away everything of the session: logs, summaries, context states. Returns whether there was one.
 
-        Durability: the deletion is durable once this returns. A session created again under the key starts one epoch above.
+        Durability: the deletion is durable once this returns. A session created again under the key starts one epoch
+        above.
         """
         return await self.change(canonicalize_session_key(session_key), lambda session: session.delete())
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from squilla_files.appending import Append, clear, remove
 from squilla_files.commits import CompactionCommit, Snapshot
-from squilla_files.engine import Engine, T
-from squilla_files.errors import MessageNotFoundError, SessionNotFoundError
+from squilla_files.engine import T
+from squilla_files.errors import MessageNotFoundError
 from squilla_files.iteration import transcript_batches
 from squilla_files.journal import Record
 from squilla_files.keys import canonicalize_session_key
@@ -30,15 +30,16 @@ class StoredTranscripts(StoredSessions):
     ) -> TranscriptEntry:
         """Append *entry* to the session that its `session_key` names, and return it with its `id` set.
 
-        The same `message_id` with the same content is one entry: a retry is harmless. No field of the session is touched.
+        The same `message_id` with the same content is one entry: a retry is harmless. No field of the session is
+        touched.
 
         Args:
             entry: the message.
             expected_epoch: the epoch that the writer has seen.
 
         Raises:
-            StaleEpochError: the epoch is another; or, where none is given, the entry's `session_id` is not of the present
-                generation. Nothing was written.
+            StaleEpochError: the epoch is another; or, where none is given, the entry's `session_id` is not of the
+                present generation. Nothing was written.
             SessionNotFoundError: there is no session, and no epoch was expected.
             MessageConflictError: the `message_id` is taken by other content, or was removed.
             UnstorableTypeError, UnstorableValueError: a value that would not come back equal.
@@ -113,8 +114,8 @@ class StoredTranscripts(StoredSessions):
     ) -> SessionSummary | None:
         """Make *entries* the live transcript in one commit, with a summary of the rest; return the summary as stored.
 
-        Live entries that are not in *entries* are archived; entries with a new `message_id` come to stand at the end; the
-        fields and counters in which *node* differs from what is stored are set.
+        Live entries that are not in *entries* are archived; entries with a new `message_id` come to stand at the end;
+        the fields and counters in which *node* differs from what is stored are set.
 
         Raises:
             SessionNotFoundError: there is no session.
@@ -210,7 +211,7 @@ class StoredTranscripts(StoredSessions):
     # --- reading by session id ---------------------------------------------------------------------------------
 
     async def get_transcript(self, session_id: str, limit: int | None = None, offset: int = 0) -> list[TranscriptEntry]:
-        """Return the live transcript, oldest first, at most *limit* from *offset*; empty for an unknown or closed id."""
+        """Return the live transcript, oldest first, at most *limit* from *offset*; empty for an unknown id."""
         return await self._read_named(
             session_id, lambda s: s.dir.entries(_slice(s.timeline.live, limit, offset, None)), []
         )
@@ -294,8 +295,8 @@ class StoredTranscripts(StoredSessions):
             limit: how many at most.
 
         Returns:
-            Dicts with `id`, `session_key`, `session_id`, `message_id`, `role`, `created_at` and `snippet`, in which what
-            was found is marked `>>>so<<<`.
+            Dicts with `id`, `session_key`, `session_id`, `message_id`, `role`, `created_at` and `snippet`, in which
+            what was found is marked `>>>so<<<`.
         """
         compiled = compile_query(query)
 

@@ -85,6 +85,8 @@ class Timeline:
         setters: name → the record that set it.
         session_ids: every session id that the generation has had, in the order of records.
         closed: entries of closed generations.
+        stands: identity → the epoch and generation in which a record counts that a deletion had not seen.
+        call_ids: the ids of all calls of the generation.
         writers: the devices that wrote the entries of the generation.
         summaries: in the order of records; all generations.
         contexts: in the order of records; all generations.
@@ -110,22 +112,21 @@ class Timeline:
         self.writers: set[str] = set()
         self.summaries: list[Attachment] = []
         self.contexts: list[Attachment] = []
-        self._stands: dict[str, tuple[int, int]] = {}
-        self._ranks: dict[str, tuple[int, int, str, str]] = {}
+        self.stands: dict[str, tuple[int, int]] = {}
         self._sums: dict[str, Number] = {}
         self._floats: dict[str, list[float]] = {}
-        self._call_ids: set[str] = set()
+        self.call_ids: set[str] = set()
 
     # What a deletion that had not seen a record makes of it.
 
     def epoch_of(self, record: Record) -> int:
         """Return the epoch in which *record* counts: its own, or that of a deletion that had not seen it."""
-        stand = self._stands.get(record.identity)
+        stand = self.stands.get(record.identity)
         return record.epoch if stand is None else stand[0]
 
     def generation_of(self, record: Record) -> int:
         """Return the generation in which *record* counts."""
-        stand = self._stands.get(record.identity)
+        stand = self.stands.get(record.identity)
         return record.generation if stand is None else stand[1]
 
     def rank_of(self, record: Record) -> tuple[int, int, str, str]:
@@ -164,17 +165,17 @@ class Timeline:
             self.canonical.append(record)
             self.live.append(record)
             self.writers.add(record.device)
-            self._call_ids.update(record.calls)
+            self.call_ids.update(record.calls)
         elif record.kind != SESSION or (record.data or {}).get("event") is not None:
             return False
         self.last_id = record.id
         self.records[record.identity] = record
-        self._count(record)
+        self.count(record)
         return True
 
     def _answers_live(self, record: Record) -> bool:
         """Note the call that *record* answers. False where that takes the whole order, or the call is archived."""
-        if record.call_id is None or record.call_id not in self._call_ids:
+        if record.call_id is None or record.call_id not in self.call_ids:
             return True
         above = record.after
         for _ in range(_NEAR):
@@ -189,22 +190,19 @@ class Timeline:
             above = entry.after
         return False
 
-    def _count(self, record: Record) -> None:
-        """Let the fields that *record* sets and the counters that it raises count."""
+    def count(self, record: Record) -> None:
+        """Let the fields that *record* sets and the counters that it raises count. It ranks above all that came before."""
         data = record.data
         if data is None:
             return
         given = data.get("set")
         if type(given) is dict:
-            rank = self.rank_of(record)
             for name, value in given.items():
-                if name not in self._ranks or self._ranks[name] < rank:
-                    self._ranks[name] = rank
-                    self.setters[name] = record
-                    self.fields[name] = value
-            if self.generation_of(record) == self.generation and type(given.get("session_id")) is str:
-                if given["session_id"] not in self.session_ids:
-                    self.session_ids.append(given["session_id"])
+                self.setters[name] = record
+                self.fields[name] = value
+            session_id = given.get("session_id")
+            if type(session_id) is str and self.generation_of(record) == self.generation:
+                self.session_ids += [session_id] if session_id not in self.session_ids else []
         raised = data.get("add")
         if type(raised) is dict and self.generation_of(record) == self.generation:
             for name, amount in raised.items():
@@ -237,14 +235,9 @@ def fold(logs: Sequence[Log], deletions: Sequence[Deletion], floor_epoch: int, r
     index = MarkIndex(logs)
     timeline.last_id = max((log.begun_id for log in logs), default=0)
     winners = _winners(logs, read_line)
-    if winners:
-        timeline.last_id = max(timeline.last_id, max(record.id for record in winners.values()))
-    timeline.epoch = max(
-        floor_epoch,
-        max((log.begun_epoch for log in logs), default=0),
-        max((record.epoch for record in winners.values()), default=0),
-        max((deletion.epoch for deletion in deletions), default=0),
-    )
+    timeline.last_id = max([timeline.last_id, *(record.id for record in winners.values())])
+    begun = (log.begun_epoch for log in logs)
+    timeline.epoch = max([floor_epoch, *begun, *(deletion.epoch for deletion in deletions)])
     for deletion in sorted(deletions, key=lambda d: (d.epoch, d.generation, d.seen)):
         _delete(timeline, winners, deletion, index.covered(deletion.seen))
     timeline.records = winners
@@ -289,9 +282,9 @@ def _delete(timeline: Timeline, winners: dict[str, Record], deletion: Deletion, 
         if identity in seen:
             if record.epoch < deletion.epoch:
                 del winners[identity]
-                timeline._stands.pop(identity, None)
+                timeline.stands.pop(identity, None)
         elif generation >= deletion.generation and (epoch < deletion.epoch or generation < deletion.epoch):
-            timeline._stands[identity] = (max(epoch, deletion.epoch), max(generation, deletion.epoch))
+            timeline.stands[identity] = (max(epoch, deletion.epoch), max(generation, deletion.epoch))
 
 
 def _begin(timeline: Timeline, fence: int) -> None:
@@ -305,9 +298,9 @@ def _begin(timeline: Timeline, fence: int) -> None:
             timeline.back = timeline.back or record.epoch < fence
     counting = [record for record in timeline.records.values() if record.data is not None]
     # In the order of records, so that session ids stand in it, too.
-    counting.sort(key=timeline.rank_of if timeline._stands else _by_rank)
+    counting.sort(key=timeline.rank_of if timeline.stands else _by_rank)
     for record in counting:
-        timeline._count(record)
+        timeline.count(record)
 
 
 def _founds(record: Record) -> bool:
@@ -325,7 +318,7 @@ def _arrange(timeline: Timeline) -> Ordered:
     timeline.order = ordered.order
     timeline.call_of = ordered.call_of
     timeline.writers = {record.device for record in mine}
-    timeline._call_ids = {call for record in mine for call in record.calls}
+    timeline.call_ids = {call for record in mine for call in record.calls}
     return ordered
 
 
@@ -353,7 +346,7 @@ def _archive(timeline: Timeline, ordered: Ordered, index: MarkIndex) -> None:
         if timeline.generation_of(record) != timeline.generation:
             continue
         data = record.data or {}
-        kept = set(k for k in data["kept"] if type(k) is str) if type(data.get("kept")) is list else set()
+        kept = {k for k in data["kept"] if type(k) is str} if type(data.get("kept")) is list else set()
         for mark in read_marks(data.get("covers")):
             for log, bound in index.bounds(mark):
                 waiting = spared.setdefault(id(log), [])

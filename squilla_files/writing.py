@@ -1,7 +1,7 @@
 """The device's own log in one session: append, begin, seal (FORMAT.md, "Writing").
 
-Synchronous; the caller holds the session's lock and has refreshed. One `commit` is one write of whole lines and one sync:
-after a failure at any step the state is the old one or the new one.
+Synchronous; the caller holds the session's lock and has refreshed. One `commit` is one write of whole lines and one
+sync: after a failure at any step the state is the old one or the new one.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from squilla_files.devices import Memory
 from squilla_files.errors import LogReplacedError
 from squilla_files.journal import Log, Record, first_line
 from squilla_files.sealing import carried_lines, is_worth_sealing
-from squilla_files.timeline import Timeline
 from squilla_files.session_dir import ARCHIVE, SessionDir, prefix_of
+from squilla_files.timeline import Timeline
 
 _log = logging.getLogger(__name__)
 
