@@ -191,7 +191,7 @@ class Timeline:
         return False
 
     def count(self, record: Record) -> None:
-        """Let the fields that *record* sets and the counters that it raises count. It ranks above all that came before."""
+        """Let the fields and counters of *record* count, which ranks above all that counted before."""
         data = record.data
         if data is None:
             return

@@ -109,7 +109,8 @@ def test_a_damaged_line_counts_as_a_line_and_for_nothing_else() -> None:
 @pytest.mark.parametrize(
     "member",
     [{"id": -1}, {"id": MAX_COUNTER + 1}, {"id": 1.0}, {"id": True}, {"id": None}, {"epoch": -1}, {"epoch": "1"},
-     {"generation": 0.5}, {"message_id": ""}, {"message_id": 7}, {"type": 1}, {"type": None}],
+     {"generation": 0.5}, {"epoch": -1, "generation": 0}, {"message_id": ""}, {"message_id": 7},
+     {"type": 1}, {"type": None}],
 )  # fmt: skip
 def test_a_record_without_its_numbers_or_identity_is_a_damaged_line(member: dict[str, Any]) -> None:
     record = {"type": "message", "id": 1, "message_id": "m", **member}
@@ -158,6 +159,14 @@ def test_a_first_line_without_its_lf_can_be_read_on() -> None:
     assert (log.log_id, log.resume_offset) == ("L", 0)
     log.extend(head("L") + message(1, "m"), log.resume_offset)
     assert [record and record.identity for record in log.lines] == [None, "m"]
+
+
+def test_a_first_line_that_turns_out_to_go_on_is_a_damaged_one() -> None:
+    data = head("L").removesuffix(b"\n")
+    log = read_log(data, device="named")
+    log.extend(data + b"x\n", log.resume_offset)
+    assert (log.log_id, log.session_key, log.device) == (None, None, "named")
+    assert [damage.line for damage in log.damage] == [1]
 
 
 def test_a_lf_in_front_of_the_next_write_ends_a_torn_line() -> None:
