@@ -25,8 +25,8 @@ _log = logging.getLogger(__name__)
 
 _ID_BITS_OF_RECORD = 32
 _ID_BITS_OF_SESSION = 21
-# Numbers, times of the store and what the logs say stand outside of the document.
-_NOT_STORED = frozenset({"id", "compaction_index", "valid", "invalid_reason"})
+# What follows from the record that names the document, and from its place among the others.
+_NOT_STORED = frozenset({"id", "compaction_index"})
 
 _D = TypeVar("_D", SessionSummary, SessionContextState)
 

@@ -44,9 +44,6 @@ def _save(session: Session, kind: str, record: SessionSummary | SessionContextSt
     record.session_key = session.key
     draft = session.draft()
     draft.record(kind, **{kind: doc_id})
-    if isinstance(record, SessionContextState) and not record.valid:
-        change = {"valid": False, "invalid_reason": record.invalid_reason}
-        draft.record(kind, **{kind: doc_id}, change=change)
     session.commit(draft)
     return doc_id
 
@@ -54,11 +51,13 @@ def _save(session: Session, kind: str, record: SessionSummary | SessionContextSt
 def change(session: Session, kind: str, attachments: Iterable[Attachment], changes: Mapping[str, object]) -> int:
     """Change summaries or states, whoever wrote them, in one commit. Returns how many."""
     check_fields(changes)
-    draft = session.draft()
-    for attachment in attachments:
-        draft.record(kind, **{kind: attachment.doc_id}, change=dict(changes))
-    session.commit(draft)
-    return len(draft.records)
+    doc_ids = [attachment.doc_id for attachment in attachments]
+    if doc_ids:
+        draft = session.draft()
+        # One record however many they are: several could be torn apart.
+        draft.record(kind, **{kind: doc_ids[0] if len(doc_ids) == 1 else doc_ids}, change=dict(changes))
+        session.commit(draft)
+    return len(doc_ids)
 
 
 def delete_summaries(session: Session) -> int:

@@ -115,6 +115,18 @@ def node_fields(node: SessionNode) -> Members:
     }
 
 
+def creation_members(node: SessionNode) -> Members:
+    """Return the `set` and `add` members with which *node* is created.
+
+    Raises:
+        UnstorableTypeError, UnstorableValueError: a value that would not come back equal.
+    """
+    fields = node_fields(node)
+    check_fields(fields)
+    counters = counter_changes({name: getattr(node, name) for name in SESSION_COUNTERS})
+    return {"set": fields, "add": counters} if counters else {"set": fields}
+
+
 class Draft:
     """The records of one commit.
 

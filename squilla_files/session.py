@@ -15,10 +15,17 @@ from squilla_files import layout
 from squilla_files.archives import write_archive
 from squilla_files.attachments import Attachments
 from squilla_files.clock import now_ms
-from squilla_files.codec import check_fields
 from squilla_files.deletions import Deletions
 from squilla_files.devices import Devices
-from squilla_files.drafting import Draft, Members, counter_changes, counter_difference, field_changes, node_fields
+from squilla_files.drafting import (
+    Draft,
+    Members,
+    counter_changes,
+    counter_difference,
+    creation_members,
+    field_changes,
+    node_fields,
+)
 from squilla_files.errors import SessionExistsError, SessionNotFoundError
 from squilla_files.files import Files
 from squilla_files.journal import SESSION
@@ -111,12 +118,10 @@ class Session:
         timeline = self.timeline
         if timeline.exists:
             raise SessionExistsError(self.key)
-        fields = node_fields(node)
-        check_fields(fields)
-        counters = counter_changes({name: getattr(node, name) for name in SESSION_COUNTERS})
+        members = creation_members(node)
         epoch = max(timeline.epoch, node.epoch)
         draft = self.draft(epoch=epoch, generation=epoch)
-        draft.record(SESSION, event="created", at=now_ms(), set=fields, add=counters)
+        draft.record(SESSION, event="created", at=now_ms(), **members)
         self.commit(draft)
         self.writer.settle(seal=False)
         return self.node()

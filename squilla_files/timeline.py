@@ -395,10 +395,12 @@ def _attach(timeline: Timeline) -> None:
             known.setdefault((kind, doc_id), Attachment(doc_id, record))
     for record in changes:
         data = record.data or {}
-        attachment = known.get((record.kind, data.get(record.kind, "")))
-        if attachment is not None and type(data["change"]) is dict:
-            attachment.removed = attachment.removed or data["change"].get("removed") is True
-            attachment.changes.update({k: v for k, v in data["change"].items() if k != "removed"})
+        named = data.get(record.kind)
+        for name in named if type(named) is list else (named,):
+            attachment = known.get((record.kind, name)) if type(name) is str else None
+            if attachment is not None and type(data["change"]) is dict:
+                attachment.removed = attachment.removed or data["change"].get("removed") is True
+                attachment.changes.update({k: v for k, v in data["change"].items() if k != "removed"})
     timeline.summaries = [a for (kind, _), a in known.items() if kind == SUMMARY]
     timeline.contexts = [a for (kind, _), a in known.items() if kind == CONTEXT]
     numbers: dict[int, int] = {}

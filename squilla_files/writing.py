@@ -73,6 +73,19 @@ class LogWriter:
         self.unsaved = True
         self._note_last()
 
+    def commit_whole(self, log_id: str, lines: bytes) -> None:
+        """Begin a log with *lines*, however many: they appear whole or not at all, even where one write would tear.
+
+        Raises:
+            OSError: nothing was written.
+
+        Durability: as `commit`.
+        """
+        self._find_own()
+        self._begin(1 + self._highest_number(), None, lines, log_id)
+        self.unsaved = True
+        self._note_last()
+
     def _is_heavy(self, own: Log) -> bool:
         # Only a fold finds entries archived; what is merely appended since makes no log heavier with them.
         timeline = self.session.timeline
@@ -220,13 +233,15 @@ class LogWriter:
 
     # --- new logs ----------------------------------------------------------------------------------------------
 
-    def _begin(self, number: int, source: tuple[Log, Sequence[Record]] | None, lines: bytes) -> None:
+    def _begin(
+        self, number: int, source: tuple[Log, Sequence[Record]] | None, lines: bytes, log_id: str | None = None
+    ) -> None:
         """Begin a log that holds *lines*: it appears whole or not at all."""
         session = self.session
         timeline = session.timeline
         if self._device is None:
             raise AssertionError("a device is chosen before its log")
-        log_id = secrets.token_hex(8)
+        log_id = log_id or new_log_id()
         carried_from = None
         if source is not None and source[0].log_id is not None:
             carried_from = (source[0].log_id, [record.line for record in source[1]])
@@ -331,6 +346,11 @@ class LogWriter:
             self.checkpoint()
         except OSError as error:
             _log.warning("session %s: the commit stands, but its checkpoint failed: %s", self.session.key, error)
+
+
+def new_log_id() -> str:
+    """Return a random id for a log."""
+    return secrets.token_hex(8)
 
 
 def _holds(log: Log, memory: Memory) -> bool:

@@ -1,0 +1,205 @@
+"""Forks: a session that begins with the transcript of another (FORMAT.md, "Branches").
+
+The child is one log, as if this device had written it, and compacted it where the parent was: documents first, then the
+log, which appears whole or not at all. Then it is sealed like any other. Lines of entries are copied as they stand, but
+for what places them in a session.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from squilla_files.clock import now_ms
+from squilla_files.codec import decode_line, encode_line
+from squilla_files.drafting import creation_members
+from squilla_files.errors import MessageNotFoundError, SessionExistsError
+from squilla_files.journal import COMPACTION, CONTEXT, MESSAGE, SESSION, SUMMARY, Record
+from squilla_files.models import SessionContextState, SessionNode, SessionSummary
+from squilla_files.rawjson import replace_members
+from squilla_files.session import Session
+from squilla_files.tokens import estimate_tokens
+from squilla_files.writing import new_log_id
+
+Taken = Literal["none", "live", "before"]
+"""What a child takes along: nothing, the transcript with all that belongs to it, or the entries before a message."""
+
+# What places an entry in a session, and what it did to the fields and counters of that one.
+_DROPPED: Final = frozenset({"after", "epoch", "generation", "set", "add", "replaces", "type", "id"})
+
+
+@dataclass(slots=True)
+class Fork:
+    """What a child takes along.
+
+    Attributes:
+        entries: the canonical entries, and the bytes of the object of each.
+        archived_by: identity of an archived entry → identity of the compaction.
+        compactions: identities of the compactions, in order, each with its summary or None.
+        summaries: those that no compaction made.
+        contexts: the valid context states.
+        taken: whether anything was taken, be it an empty transcript.
+    """
+
+    entries: list[tuple[Record, bytes]] = field(default_factory=list)
+    archived_by: dict[str, str] = field(default_factory=dict)
+    compactions: list[tuple[str, SessionSummary | None]] = field(default_factory=list)
+    summaries: list[SessionSummary] = field(default_factory=list)
+    contexts: list[SessionContextState] = field(default_factory=list)
+    taken: bool = False
+
+
+def take(parent: Session, what: Taken, before_message_id: str | None, max_tokens: int | None) -> Fork:
+    """Return what a child of *parent* takes along.
+
+    Args:
+        parent: the session, refreshed.
+        what: what is asked for.
+        before_message_id: for ``"before"``: the canonical entries before this message are taken, and nothing else.
+        max_tokens: if the entries' token counts and an estimate of the summaries are more, nothing is taken.
+
+    Raises:
+        SessionNotFoundError: there is no parent.
+        MessageNotFoundError: it has no such message.
+    """
+    timeline = parent.require()
+    if what == "none":
+        return Fork()
+    records = timeline.canonical
+    fork = Fork(taken=True)
+    if what == "before":
+        end = next((n for n, record in enumerate(records) if record.identity == before_message_id), None)
+        if end is None:
+            raise MessageNotFoundError(parent.key, str(before_message_id))
+        records = records[:end]
+    else:
+        _take_documents(parent, fork)
+    fork.entries = list(zip(records, _object_bytes(parent, records), strict=True))
+    if max_tokens is not None and _weight(fork) > max_tokens:
+        return Fork()
+    return fork
+
+
+def _take_documents(parent: Session, fork: Fork) -> None:
+    timeline = parent.timeline
+    fork.archived_by = timeline.archived_by
+    by_record: dict[str, SessionSummary] = {}
+    for attachment in timeline.current(timeline.summaries):
+        for summary in parent.attachments.summaries([attachment]):
+            if attachment.record.kind == COMPACTION:
+                by_record[attachment.record.identity] = summary
+            else:
+                fork.summaries.append(summary)
+    used = {*by_record, *timeline.archived_by.values()}
+    records = [record for record in timeline.records.values() if record.identity in used]
+    for record in sorted(records, key=lambda r: r.key):
+        fork.compactions.append((record.identity, by_record.get(record.identity)))
+    states = parent.attachments.contexts(timeline.current(timeline.contexts))
+    fork.contexts = [state for state in states if state.valid]
+
+
+def _object_bytes(parent: Session, records: Sequence[Record]) -> Iterator[bytes]:
+    """Yield the bytes of the object of each entry, wherever it stands."""
+    lines = parent.dir.read_lines(records)
+    within = [record for record in records if record.position is not None]
+    objects = {record.identity: obj for record, obj in zip(within, parent.dir.objects(within), strict=True)}
+    for record, line in zip(records, lines, strict=True):
+        yield line if record.position is None else encode_line(objects[record.identity])[:-1]
+
+
+def _weight(fork: Fork) -> int:
+    """Return the tokens of what is taken: counted for live entries, estimated for summaries."""
+    total = 0
+    for record, line in fork.entries:
+        if record.identity not in fork.archived_by:
+            count = (decode_line(line) or {}).get("token_count")
+            total += count if type(count) is int else 0
+    texts = [summary.summary_text for summary in fork.summaries]
+    texts += [summary.summary_text for _, summary in fork.compactions if summary is not None]
+    return total + sum(estimate_tokens(text) for text in texts if text)
+
+
+def build(child: Session, node: SessionNode, fork: Fork) -> SessionNode:
+    """Create the session *node* with what *fork* holds, whole or not at all.
+
+    Raises:
+        SessionExistsError: there is a session under its key.
+        OSError: there is no child; documents that were written belong to nothing.
+
+    Durability: kept once this returns.
+    """
+    if child.timeline.exists:
+        raise SessionExistsError(child.key)
+    node.forked_from_parent = fork.taken
+    child.writer.device  # noqa: B018 - chosen before anything bears it
+    lines = _Lines(child, node, fork)
+    child.writer.commit_whole(lines.log_id, lines.data)
+    child.writer.settle(seal=bool(fork.compactions))
+    return child.node()
+
+
+class _Lines:
+    """The lines of a child's log behind the first."""
+
+    def __init__(self, child: Session, node: SessionNode, fork: Fork) -> None:
+        self.log_id = new_log_id()
+        self._child = child
+        self._node = node
+        self._epoch = max(child.timeline.epoch, node.epoch)
+        self._pieces: list[bytes] = []
+        self._last: str | None = None
+        first = fork.entries[0][0].id if fork.entries else child.timeline.last_id + 2
+        self._id = max(child.timeline.last_id, first - 2)
+        self._record(SESSION, event="created", at=now_ms(), **creation_members(node))
+        where = {record.identity: self._entry(record, line) for record, line in fork.entries}
+        self._compactions(fork, where)
+        for summary in fork.summaries:
+            self._record(SUMMARY, summary=self._document(summary))
+        for state in fork.contexts:
+            self._record(CONTEXT, context=self._document(state))
+        self.data = b"".join(self._pieces)
+
+    def _head(self, kind: str, identifier: int) -> dict[str, Any]:
+        self._id = identifier
+        head: dict[str, Any] = {"type": kind, "id": identifier}
+        if self._epoch:
+            head["epoch"] = self._epoch
+        return head
+
+    def _record(self, kind: str, **members: Any) -> None:
+        head = self._head(kind, self._id + 1)
+        self._pieces.append(encode_line({**head, "record": secrets.token_hex(8), **members}))
+
+    def _entry(self, record: Record, line: bytes) -> int:
+        """Add an entry behind the one before; its id stays what it was as long as ids grow. Returns its line number."""
+        links = {"message_id": record.identity}
+        if self._last is not None:
+            links["after"] = self._last
+        head = self._head(MESSAGE, max(self._id + 1, record.id))
+        self._last = record.identity
+        self._pieces.append(replace_members(line, _DROPPED, {**head, **links}))
+        return len(self._pieces) + 1
+
+    def _compactions(self, fork: Fork, where: dict[str, int]) -> None:
+        """Repeat the parent's compactions, each with a mark at the last entry that it archived."""
+        archived: set[str] = set()
+        for identity, summary in fork.compactions:
+            mine = [entry for entry in where if fork.archived_by.get(entry) == identity]
+            archived.update(mine)
+            covers: list[list[Any]] = []
+            kept: list[str] = []
+            if mine:
+                end = max(mine, key=where.__getitem__)
+                covers = [[self.log_id, where[end], end]]
+                kept = [entry for entry, line in where.items() if line <= where[end] and entry not in archived]
+            members: dict[str, Any] = {"at": now_ms(), "covers": covers, "kept": kept}
+            if summary is not None:
+                members["summary"] = self._document(summary)
+            self._record(COMPACTION, **members)
+
+    def _document(self, record: SessionSummary | SessionContextState) -> str:
+        record.session_key = self._child.key
+        record.session_id = self._node.session_id
+        return self._child.attachments.write(record, self._child.writer.device)
