@@ -1,4 +1,4 @@
-"""Forks: a session that begins with the transcript of another (FORMAT.md, "Branches").
+"""Forks: a session that begins with the transcript of another (FORMAT.md, "Writing").
 
 The child is one log, as if this device had written it, and compacted it where the parent was: documents first, then the
 log, which appears whole or not at all. Then it is sealed like any other. Lines of entries are copied as they stand, but
