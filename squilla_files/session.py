@@ -10,6 +10,7 @@ import logging
 import os
 import secrets
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from squilla_files import layout
 from squilla_files.archives import write_archive
@@ -127,14 +128,19 @@ class Session:
         return self.node()
 
     def update(self, fields: Mapping[str, object], counters: Mapping[str, int | float]) -> SessionNode:
-        """Set *fields* and raise *counters*.
+        """Set *fields*, counters among them to the values given, and raise *counters*.
 
         Raises:
             SessionNotFoundError: there is no session.
-            ValueError: a name that is no field or counter.
+            ValueError: a name that is no field or counter, or a counter that is both set and raised.
         """
-        self.require()
-        self._change(field_changes(fields), counter_changes(counters))
+        stored = self.node()
+        wanted = {name: value for name, value in fields.items() if name in SESSION_COUNTERS}
+        if not wanted.keys().isdisjoint(counters):
+            raise ValueError("a counter cannot be both set and raised")
+        plain = {name: value for name, value in fields.items() if name not in SESSION_COUNTERS}
+        raised = counter_changes(counters) | _differences(wanted, stored)
+        self._change(field_changes(plain), raised)
         return self.node()
 
     def modify(self, change: Callable[[SessionNode], Mapping[str, object]]) -> SessionNode:
@@ -175,7 +181,7 @@ class Session:
         stale = node.epoch < stored.epoch
         names = {*node_fields(node), *node_fields(stored)} - (_FENCED_FIELDS if stale else frozenset())
         fields = {name: getattr(node, name) for name in names if getattr(node, name) != getattr(stored, name)}
-        return field_changes(fields), {} if stale else _differing_counters(node, stored)
+        return field_changes(fields), {} if stale else _differences(_counters_of(node), stored)
 
     def fence(self, epoch: int | None = None) -> int:
         """Raise the epoch, so that writers that read the session before must read it again. The transcript stays.
@@ -254,11 +260,15 @@ class Session:
         return marks
 
 
-def _differing_counters(node: SessionNode, stored: SessionNode) -> Members:
-    changes: Members = {}
-    for name in SESSION_COUNTERS:
-        wanted, present = getattr(node, name), getattr(stored, name)
-        counter_changes({name: wanted})  # refuses what is no number
-        if wanted != present:
-            changes[name] = counter_difference(wanted, present)
-    return changes
+def _counters_of(node: SessionNode) -> Members:
+    return {name: getattr(node, name) for name in SESSION_COUNTERS}
+
+
+def _differences(counters: Mapping[str, Any], stored: SessionNode) -> Members:
+    """Return what must be added for *counters* to have the values given."""
+    counter_changes(counters)  # refuses what is no number
+    return {
+        name: counter_difference(wanted, getattr(stored, name))
+        for name, wanted in counters.items()
+        if wanted != getattr(stored, name)
+    }

@@ -52,6 +52,8 @@ class StoredSessions(Engine):
     ) -> SessionNode:
         """Set just these fields and raise these counters; return the session.
 
+        A counter among *fields* is set to the value given.
+
         Raises:
             SessionNotFoundError: there is no session.
             ValueError: a name that is no field or counter; nothing was written.
