@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from squilla_files.storage import SessionStorage
 
 _SOURCE: Final = "parent_session_kill"
+# Events make a wait end at once. That it ends at all must not depend on them: some file systems report no changes.
+_LOOK_AGAIN_S: Final = 2.0
 
 
 class AgentRegistry(Protocol):
@@ -115,7 +117,6 @@ async def wait_until_final(storage: SessionStorage, session_key: str) -> Session
         SessionNotFoundError: there is no such session, or it was deleted meanwhile.
     """
     async with aclosing(storage.watch(session_key)) as events:
-        # The following begins before the first reading, so that no end falls between them.
         event = asyncio.ensure_future(anext(events))
         try:
             while True:
@@ -124,9 +125,11 @@ async def wait_until_final(storage: SessionStorage, session_key: str) -> Session
                     raise SessionNotFoundError(session_key)
                 if node.status != SessionStatus.RUNNING:
                     return node
-                await event
-                event = asyncio.ensure_future(anext(events))
+                await asyncio.wait({event}, timeout=_LOOK_AGAIN_S)
+                if event.done():
+                    await event
+                    event = asyncio.ensure_future(anext(events))
         finally:
+            # The iterator cannot be closed while a step of it is under way.
             event.cancel()
-            with suppress(asyncio.CancelledError):
-                await event
+            await asyncio.wait({event})

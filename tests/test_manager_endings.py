@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from squilla_files.errors import CorruptManifestError, LockTimeoutError
+from squilla_files.files import Files
+from squilla_files.layout import Layout, session_dir_name
+from squilla_files.locks import LockFile
 from squilla_files.manager import SessionManager
 from squilla_files.storage import SessionStorage
 
@@ -343,6 +346,21 @@ class Reluctant:
         if session_key in self._refusals:
             raise self._refusals[session_key]
         return await self._storage.delete_stale(session_key, updated_before_ms=updated_before_ms)
+
+
+async def test_a_session_that_another_process_holds_is_skipped(
+    manager: SessionManager, storage: SessionStorage, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, _ = await aged(manager, "agent:main:1", "agent:main:2")
+    held = LockFile(Files("os"), Layout(storage.root).lock_file(session_dir_name(first)))
+    assert held.try_acquire()
+    with caplog.at_level(logging.WARNING, logger="squilla_files"):
+        assert await manager.prune_stale(3_600_000) == 1
+        assert await manager.cap_entries(0) == 0
+    held.close()
+    assert list(await statuses(manager)) == [first]
+    assert all(first in record.getMessage() for record in caplog.records)
+    assert await manager.cap_entries(0) == 1
 
 
 @pytest.mark.parametrize(

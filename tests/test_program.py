@@ -56,11 +56,12 @@ class Agent:
         await self.manager.append_message(
             key, "user", question, token_count=60, provenance={"kind": "external_user", "source_channel": "cli"}
         )
-        call = {"id": f"call-{number}", "name": "search", "arguments": {"query": question}}
+        call_id = f"call-{number}"
+        call = {"id": call_id, "name": "search", "arguments": {"query": question}}
         await self.manager.append_message(
             key, "assistant", "", tool_calls=[call], reasoning_content="I look it up.", token_count=20
         )
-        await self.manager.append_message(key, "tool", f"found: {answer}", tool_call_id=call["id"], token_count=60)
+        await self.manager.append_message(key, "tool", f"found: {answer}", tool_call_id=call_id, token_count=60)
         node = await self.manager.get_session(key)
         assert node is not None
         usage = {"model": "large", "input_tokens": 140, "output_tokens": 60}
