@@ -20,16 +20,15 @@ from typing import Any, Final, Self, TypeVar
 
 from squilla_files.appending import Append, append
 from squilla_files.catalog import Catalog, Listed
-from squilla_files.codec import decode_document, encode_document
 from squilla_files.deletions import Deletions
-from squilla_files.devices import Devices
-from squilla_files.errors import CorruptManifestError, LockTimeoutError, StoreClosedError, UnsupportedFormatError
+from squilla_files.devices import Devices, given_device
+from squilla_files.errors import LockTimeoutError, StoreClosedError
 from squilla_files.files import Durability, Files
-from squilla_files.journal import FORMAT
 from squilla_files.layout import Layout, session_dir_name
 from squilla_files.locks import LockFile, run_locked
 from squilla_files.session import Session
 from squilla_files.session_dir import SessionDir
+from squilla_files.store_file import is_store, write_store_file
 
 _log = logging.getLogger(__name__)
 
@@ -37,8 +36,6 @@ T = TypeVar("T")
 Work = Callable[[Session], T]
 
 MEMORY: Final = ":memory:"
-_STORE_FORMAT: Final = "squilla_files"
-_STORE_DOCUMENT: Final = encode_document({"format": _STORE_FORMAT, "version": FORMAT})
 _WORKERS: Final = 4
 # One write of so many messages is long enough to make the sync's share of each small.
 _GROUP: Final = 256
@@ -90,7 +87,7 @@ class Engine:
         if durability not in ("full", "os"):
             raise ValueError(f"durability must be 'full' or 'os', not {durability!r}")
         self._given_root = os.fspath(root)
-        self._given_device = device
+        self._given_device = given_device(device)
         self._archive_dir = None if archive_dir is None else os.fspath(archive_dir)
         self._lock_timeout = lock_timeout
         self._files = files if files is not None else Files(durability)
@@ -100,6 +97,7 @@ class Engine:
         self._sessions: OrderedDict[str, _Open] = OrderedDict()
         self._keys: dict[str, str] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._closing: asyncio.Task[None] | None = None
         self._listeners: list[Callable[[str], None]] = []
         if self._given_root != MEMORY:
             self._lay_out(os.path.abspath(self._given_root))
@@ -123,50 +121,44 @@ class Engine:
         """
         if self._connected:
             return
+        await self.close()  # one that is still under way
         if self._given_root == MEMORY:
             self._temporary = tempfile.mkdtemp(prefix="squilla-files-")
             self._lay_out(os.path.join(self._temporary, "store"))
         self._pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="squilla-files")
         self._connected = True
         try:
-            await self.run(self._check_store)
+            await self.run(lambda: is_store(self._files, self._paths))
         except BaseException:
             self._connected = False
             self._pool.shutdown(wait=False)
             raise
 
-    def _check_store(self) -> bool:
-        """Whether there is a store already, of a format that this version reads."""
-        try:
-            data = self._files.read_file(self._paths.store_file)
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-        document = decode_document(data)
-        if document is None or document.get("format") != _STORE_FORMAT:
-            raise CorruptManifestError(self._paths.store_file, 0, "not the description of a store")
-        if document.get("version") != FORMAT:
-            raise UnsupportedFormatError(self._paths.store_file, document.get("version"))
-        return True
-
     def _ensure_store(self) -> None:
         """Make the root and `store.json` where missing: the first write of a store comes through here."""
-        if self._store_checked:
-            return
-        if not self._check_store():
-            self._files.ensure_dir(self.root)
-            self._files.replace_file(self._paths.store_file, _STORE_DOCUMENT)
-        self._store_checked = True
+        if not self._store_checked:
+            if not is_store(self._files, self._paths):
+                write_store_file(self._files, self._paths)
+            self._store_checked = True
 
     async def close(self) -> None:
         """Finish what was begun, write the checkpoints that are due, and close everything. A second call does nothing.
 
         Changes that still wait for their turn end with `StoreClosedError`.
+
+        Cancellation: the store is closed all the same; another call waits until it is.
         """
-        if not self._connected:
-            return
-        self._connected = False
+        if self._connected:
+            self._connected = False
+            self._closing = asyncio.get_running_loop().create_task(self._finish())
+        if self._closing is not None:
+            await asyncio.shield(self._closing)
+
+    async def _finish(self) -> None:
+        self._store_checked = False
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None
         opened = list(self._sessions.values())
         for entry in opened:
             self._refuse_waiting(entry)
@@ -176,9 +168,10 @@ class Engine:
         for entry in opened:
             if entry.session.writer.unsaved:
                 await self._settle(entry)
-        await asyncio.get_running_loop().run_in_executor(self._pool, self._close_files, opened)
-        self._pool.shutdown(wait=True)
+        # Readers may still be at work in the pool: it is waited for in a thread that is none of its own.
+        await asyncio.to_thread(self._close_files, opened)
         self._sessions.clear()
+        self._closing = None
 
     def _refuse_waiting(self, entry: _Open) -> None:
         while entry.queue:
@@ -187,6 +180,7 @@ class Engine:
                 job.future.set_exception(self._closed())
 
     def _close_files(self, opened: list[_Open]) -> None:
+        self._pool.shutdown(wait=True)
         for entry in opened:
             entry.session.close()
             entry.lock.close()
@@ -347,17 +341,20 @@ class Engine:
         return jobs
 
     async def _perform(self, entry: _Open, jobs: list[_Job]) -> None:
-        items = [job.item for job in jobs if job.item is not None]
         single = jobs[0].work
 
         def work() -> Any:
+            # They begin only now: what was given up while another process held the lock is not written.
+            begun = [job for job in jobs if not job.future.cancelled()]
+            if not begun:
+                return None
             self._ensure_store()
             session = entry.session
             with session.dir.mutex:
                 session.refresh()
                 if single is not None:
                     return single(session)
-                return append(session, items)
+                return append(session, [job.item for job in begun if job.item is not None])
 
         try:
             result = await run_locked(entry.lock, self._run_begun, jobs[0].timeout_s, work)
