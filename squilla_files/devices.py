@@ -73,24 +73,29 @@ def _label() -> str:
     return "-".join(letters)[:20].strip("-") or "device"
 
 
+def given_device(name: str | None) -> str | None:
+    """Return the device's name that the application or else the environment gives, None where neither does.
+
+    Raises:
+        InvalidDeviceError: it can be no device's name.
+    """
+    given = name if name is not None else os.environ.get(ENVIRONMENT_VARIABLE) or None
+    return given if given is None else validate_device(given)
+
+
 class Devices:
     """The device names of one store on this machine.
 
     Args:
         files: the disk.
         layout: the store's paths.
-        given: the name that the application chose, None for one made once per machine and store.
-
-    Raises:
-        InvalidDeviceError: the name that was given can be no device's name.
+        given: the name that was given, see `given_device`; None for one made once per machine and store.
     """
 
     def __init__(self, files: Files, layout: Layout, given: str | None) -> None:
         self._files = files
         self._layout = layout
-        self._given = given if given is not None else os.environ.get(ENVIRONMENT_VARIABLE) or None
-        if self._given is not None:
-            validate_device(self._given)
+        self._given = given
         self._fingerprint: str | None = None
         self._name: str | None = None
         self._mutex = threading.Lock()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
 from squilla_files.clock import now_ms
 from squilla_files.engine import Engine
+from squilla_files.errors import LockTimeoutError
 from squilla_files.keys import canonicalize_session_key
 from squilla_files.models import SessionNode
 from squilla_files.search import compile_query, title_matches
@@ -44,8 +45,7 @@ class StoredSessions(Engine):
         Durability: kept once this returns.
         """
         key = canonicalize_session_key(node.session_key)
-        directory = self.archive_directory()
-        return self._known(await self.change(key, lambda session: session.upsert(node, directory)))
+        return self._known(await self.change(key, lambda session: session.upsert(node, self.archive_directory())))
 
     async def update_session(
         self, session_key: str, fields: Mapping[str, object], counters: Mapping[str, int | float] = NOTHING
@@ -152,9 +152,12 @@ class StoredSessions(Engine):
 
         Durability: kept once this returns. Where the document cannot be written the reset happens all the same.
         """
-        directory = self.archive_directory()
         key = canonicalize_session_key(session_key)
-        return self._known(await self.change(key, lambda s: s.reset(reason=reason, archive_dir=directory)))
+
+        def work(session: Session) -> SessionNode:
+            return session.reset(reason=reason, archive_dir=self.archive_directory())
+
+        return self._known(await self.change(key, work))
 
     def archive_directory(self) -> str:
         """Return where documents of closed generations go: as told by argument or environment, else `archives/`."""
@@ -191,16 +194,13 @@ class StoredSessions(Engine):
         Sessions that are locked are left for the next time.
         """
         before = now_ms() - max_age_ms
-        listed = await self.list_sessions(limit=None)
-        return await self._delete_each(node.session_key for node in reversed(listed) if node.updated_at < before)
-
-    async def _delete_each(self, keys: Iterable[str]) -> int:
         count = 0
-        for key in keys:
-            try:
-                count += await self.delete_stale(key)
-            except TimeoutError:
-                continue  # somebody is at work on it: it is not stale
+        for node in reversed(await self.list_sessions(limit=None)):
+            if node.updated_at < before:
+                try:
+                    count += await self.delete_stale(node.session_key, updated_before_ms=before)
+                except LockTimeoutError:
+                    continue  # somebody is at work on it: it is not stale
         return count
 
     def _known(self, node: SessionNode) -> SessionNode:
