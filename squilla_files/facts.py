@@ -115,7 +115,7 @@ _NAME_TAIL: Final = re.compile(
     r"\.(?:py|pyi|ipynb|js|jsx|mjs|ts|tsx|vue|html|css|scss|md|rst|txt|json|jsonl|ya?ml|toml|ini|cfg|conf|lock"
     r"|xml|csv|tsv|sql|db|sqlite|sh|bash|ps1|bat|rs|go|java|kt|c|h|cc|cpp|hpp|cs|rb|php|swift|lua|pdf|docx?|xlsx?"
     r"|pptx?|png|jpe?g|gif|svg|webp|mp[34]|wav|zip|tar|gz|tgz|whl|log|diff|patch|proto|ipa|apk|exe|dll|parquet)"
-    r"(?![\w/\\])"
+    r"(?![A-Za-z0-9_/\\]|\.\w)"
 )
 _BACKTICK_COMMAND: Final = re.compile(
     r"`((?:git|gh|npm|npx|pnpm|yarn|node|bun|deno|pip3?|pipx|uvx?|python3?|pytest|ruff|mypy|poetry|tox|make|cmake|cargo"
@@ -312,18 +312,17 @@ def _drives(text: str) -> Iterator[re.Match[str]]:
 
 def _names(text: str) -> Iterator[Found]:
     """Find names of files that stand alone, by their ending."""
-    done = 0
     for found in _NAME_TAIL.finditer(text):
         at = found.start()
-        head = text[max(done, at - _NAME_CHARACTERS) : at]
+        head = text[max(0, at - _NAME_CHARACTERS) : at]
         start = at - len(head) + len(head.rstrip(_PATH_CHARACTERS))
-        floor = max(done, at - 20)
-        # A name in a script without spaces has no start that could be told from the sentence.
-        while start > floor and not text[start - 1].isascii() and text[start - 1].isalnum():
-            start -= 1
+        if start == at:
+            # A name in a script without spaces has no start that could be told from the sentence.
+            floor = max(0, at - 20)
+            while start > floor and text[start - 1].isalnum():
+                start -= 1
         if start < at and (start == 0 or text[start - 1] not in "/\\"):
             yield start, FactKind.ARTIFACT, text[start : found.end()]
-        done = found.end()
 
 
 def _identifiers(text: str, mapped: bytes) -> Iterator[Found]:

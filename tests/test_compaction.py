@@ -375,7 +375,7 @@ async def test_without_any_fact_the_coverage_is_unknown() -> None:
 
 async def test_facts_of_what_stays_are_no_obligations() -> None:
     entries = talk(20)
-    entries[19]["content"] = "Goal: ship by Friday"
+    entries[18]["content"] = "Goal: ship by Friday"
     assert (await compact(entries, 1000)).coverage_status == "unknown"
 
 
@@ -444,8 +444,10 @@ async def test_the_tokens_after_are_those_of_the_summary_and_of_what_stays() -> 
 
 
 async def test_the_remaining_budget_is_never_negative() -> None:
-    entries = talk(12)
-    assert (await compact(entries, 500, protected_recent_messages=12)).remaining_budget_tokens == 0
+    skipped = await compact(talk(12), 500, protected_recent_messages=12)
+    made = await compact(talk(20), 500, protected_recent_messages=12)
+    assert (skipped.removed_count, made.removed_count) == (0, 8)
+    assert skipped.remaining_budget_tokens == made.remaining_budget_tokens == 0
 
 
 async def test_the_estimator_can_be_replaced() -> None:

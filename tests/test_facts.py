@@ -129,6 +129,13 @@ def test_a_labelled_line_is_found_once() -> None:
     assert said("Decision: we decided to use files") == [("decision_or_rationale", "we decided to use files")]
 
 
+def test_a_line_with_a_phrase_is_found_once() -> None:
+    assert said("We decided it.\nThey decided, then decided again.\nBye") == [
+        ("decision_or_rationale", "We decided it."),
+        ("decision_or_rationale", "They decided, then decided again."),
+    ]
+
+
 def test_a_success_is_no_failure() -> None:
     assert said("It ended with exit code 0 and we left by the exit") == []
 
@@ -162,6 +169,12 @@ def test_not_every_slash_makes_a_path(text: str) -> None:
 
 def test_a_name_in_a_script_without_spaces_is_found() -> None:
     assert tokens("打开报告.pdf") == ["打开报告.pdf"]
+    assert tokens("改main.py和b.md。") == ["main.py", "b.md"]
+
+
+def test_the_last_ending_of_a_name_counts() -> None:
+    assert tokens("a.test.ts, b.tar.gz and c.py.") == ["a.test.ts", "b.tar.gz", "c.py"]
+    assert tokens("a.py.unknown") == []
 
 
 def test_a_path_late_in_a_long_line_is_found() -> None:
@@ -208,8 +221,8 @@ def test_every_kind_has_the_name_that_is_stored() -> None:
 # Each is a line, or lines, that makes a search start over at every step where a search is written carelessly.
 HARD_UNITS = [
     "a", "/", "a/", "a/b.py ", "0a", "0a1b2c3d-", f"{UUID} ", "failed to ", "failed to x\n", ".py", "a.py ", "`",
-    "`git ", "$ ", "\n$ a", ":", ":\n", "goal:\n", "goal: x\n", "# \n- a\n", "http://a", "c:\\", "not repeat ", "exit code 0 ",
-    "error: x ", "中", "中.py", "中/", "决定", ".", " ", "\x00", "İ", "~", "a.b-c_d@",
+    "`git ", "$ ", "\n$ a", ":", ":\n", "goal:\n", "goal: x\n", "# \n- a\n", "http://a", "c:\\", "not repeat ",
+    "exit code 0 ", "error: x ", "中", "中.py", "中/", "决定", ".", " ", "\x00", "İ", "~", "a.b-c_d@",
 ]  # fmt: skip
 
 
