@@ -11,6 +11,7 @@ import logging
 import os
 import secrets
 from collections.abc import Iterable
+from copy import deepcopy
 from typing import Any, TypeVar
 
 from squilla_files import layout
@@ -48,6 +49,18 @@ def belongs_to(number: int, dir_name: str) -> bool:
     return number >> _ID_BITS_OF_RECORD == session_bits(dir_name)
 
 
+def stored_values(record: SessionSummary | SessionContextState) -> dict[str, Any]:
+    """Return what the document of *record* holds.
+
+    Raises:
+        UnstorableTypeError: a value of a type that JSON does not have.
+        UnstorableValueError: a value that would not come back equal.
+    """
+    values = {name: value for name, value in record.model_dump().items() if name not in _NOT_STORED}
+    check_fields(values)
+    return values
+
+
 class Attachments:
     """The summaries and context states of one session."""
 
@@ -74,9 +87,7 @@ class Attachments:
         """
         kind = SUMMARY if isinstance(record, SessionSummary) else CONTEXT
         doc_id = secrets.token_hex(8)
-        values = {name: value for name, value in record.model_dump(mode="json").items() if name not in _NOT_STORED}
-        check_fields(values)
-        document = {"type": kind, "format": FORMAT, "id": doc_id, **values}
+        document = {"type": kind, "format": FORMAT, "id": doc_id, **stored_values(record)}
         directory = self._directories[kind]
         self._files.ensure_dir(directory)
         numbers = [layout.parse_numbered_name(entry.name) for entry in self._files.scan(directory)]
@@ -118,7 +129,8 @@ class Attachments:
         ]
 
     def _build(self, cls: type[_D], attachment: Attachment, document: dict[str, Any]) -> _D:
-        record = load(cls, {**document, **attachment.changes})
+        # Documents are kept for the next read: what a caller does to its record must not show there.
+        record = load(cls, deepcopy({**document, **attachment.changes}))
         record.id = number_of(self._session.dir_name, attachment.doc_id)
         record.session_key = self._session.key
         return record

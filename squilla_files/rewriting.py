@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
+from squilla_files.attachments import stored_values
 from squilla_files.clock import now_ms
 from squilla_files.commits import CompactionCommit
 from squilla_files.drafting import Draft, Members, counter_changes, entry_members, field_changes
@@ -67,6 +68,9 @@ def compact(session: Session, commit: CompactionCommit) -> SessionSummary | None
     entries = _new_entries(session, commit)
     fields, counters = field_changes(commit.fields), counter_changes(commit.counters)
     members: dict[str, Any] = {}
+    for document in (commit.summary, *commit.context_states):
+        if document is not None:
+            stored_values(document)  # refuses what cannot be stored before the first of them is written
     if commit.summary is not None:
         members["summary"] = session.attachments.write(commit.summary, session.writer.device)
     if commit.context_states:

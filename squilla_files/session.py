@@ -16,6 +16,7 @@ from squilla_files import layout
 from squilla_files.archives import write_archive
 from squilla_files.attachments import Attachments
 from squilla_files.clock import now_ms
+from squilla_files.codec import counter_of
 from squilla_files.deletions import Deletions
 from squilla_files.devices import Devices
 from squilla_files.drafting import (
@@ -27,7 +28,7 @@ from squilla_files.drafting import (
     field_changes,
     node_fields,
 )
-from squilla_files.errors import SessionExistsError, SessionNotFoundError
+from squilla_files.errors import SessionExistsError, SessionNotFoundError, UnstorableValueError
 from squilla_files.files import Files
 from squilla_files.journal import SESSION
 from squilla_files.marks import Mark
@@ -119,6 +120,7 @@ class Session:
         timeline = self.timeline
         if timeline.exists:
             raise SessionExistsError(self.key)
+        check_epoch(node)
         members = creation_members(node)
         epoch = max(timeline.epoch, node.epoch)
         draft = self.draft(epoch=epoch, generation=epoch)
@@ -163,13 +165,18 @@ class Session:
         """
         if not self.timeline.exists:
             return self.create(node)
+        check_epoch(node)
         stored = self.node()
-        if node.epoch > stored.epoch:
-            if node.session_id != stored.session_id:
-                self.reset(reason="upsert", archive_dir=archive_dir, session_id=node.session_id, epoch=node.epoch)
-            else:
-                self.fence(node.epoch)
-        self._change(*self.differences(node))
+        fields, counters = self.differences(node)
+        if node.epoch <= stored.epoch:
+            self._change(fields, counters)
+        elif node.session_id == stored.session_id:
+            self._fence(node.epoch, fields, counters)
+        else:
+            fields |= {name: getattr(node, name) for name in ("updated_at", *_RESET_FIELDS)}
+            # They begin at zero with the generation.
+            counters = counter_changes(_counters_of(node))
+            self._open_generation("upsert", archive_dir, node.epoch, field_changes(fields), counters)
         return self.node()
 
     def differences(self, node: SessionNode) -> tuple[Members, Members]:
@@ -183,37 +190,37 @@ class Session:
         fields = {name: getattr(node, name) for name in names if getattr(node, name) != getattr(stored, name)}
         return field_changes(fields), {} if stale else _differences(_counters_of(node), stored)
 
-    def fence(self, epoch: int | None = None) -> int:
+    def fence(self) -> int:
         """Raise the epoch, so that writers that read the session before must read it again. The transcript stays.
 
         Returns:
             The epoch in force.
         """
-        timeline = self.require()
-        draft = self.draft(epoch=timeline.epoch + 1 if epoch is None else epoch, generation=timeline.generation)
-        draft.record(SESSION, event="fenced", at=now_ms())
-        self.commit(draft)
-        self.writer.settle(seal=False)
+        self._fence(self.require().epoch + 1, {}, {})
         return self.timeline.epoch
 
-    def reset(
-        self, *, reason: str, archive_dir: str, session_id: str | None = None, epoch: int | None = None
-    ) -> SessionNode:
+    def _fence(self, epoch: int, fields: Members, counters: Members) -> None:
+        draft = self.draft(epoch=epoch, generation=self.timeline.generation)
+        draft.record(SESSION, event="fenced", at=now_ms(), set=fields, add=counters)
+        self.commit(draft)
+        self.writer.settle(seal=False)
+
+    def reset(self, *, reason: str, archive_dir: str) -> SessionNode:
         """Close the generation and open the next one, with an empty transcript and counters at zero.
 
         The closed generation is written as one document to *archive_dir* first; where that fails the reset happens all
         the same, for the logs keep everything.
         """
-        timeline = self.require()
+        fields = {"session_id": new_id(), "updated_at": now_ms(), **_RESET_FIELDS}
+        self._open_generation(reason, archive_dir, self.require().epoch + 1, fields, {})
+        return self.node()
+
+    def _open_generation(self, reason: str, archive_dir: str, epoch: int, fields: Members, counters: Members) -> None:
         write_archive(self.dir, self.attachments, archive_dir, reason)
-        epoch = timeline.epoch + 1 if epoch is None else epoch
-        now = now_ms()
         draft = self.draft(epoch=epoch, generation=epoch)
-        fields = {"session_id": session_id or new_id(), "updated_at": now, **_RESET_FIELDS}
-        draft.record(SESSION, event="reset", at=now, set=fields)
+        draft.record(SESSION, event="reset", at=now_ms(), set=fields, add=counters)
         self.commit(draft)
         self.writer.settle(seal=True)
-        return self.node()
 
     # --- the end -----------------------------------------------------------------------------------------------
 
@@ -258,6 +265,16 @@ class Session:
             if log.log_id is not None and last is not None:
                 marks.append((log.log_id, last.line, last.identity))
         return marks
+
+
+def check_epoch(node: SessionNode) -> None:
+    """Refuse a node with an epoch that no record could bear.
+
+    Raises:
+        UnstorableValueError: it is no whole number from 0 to 2^53 - 1.
+    """
+    if counter_of(node.epoch) is None:
+        raise UnstorableValueError("epoch", f"{node.epoch!a:.40} is no whole number from 0 to 2^53-1")
 
 
 def _counters_of(node: SessionNode) -> Members:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from squilla_files.attachments import belongs_to, number_of
+from squilla_files.clock import as_ms
 from squilla_files.documents import change, delete_summaries, save_context, save_summary
 from squilla_files.journal import CONTEXT, SUMMARY
 from squilla_files.keys import canonicalize_session_key
 from squilla_files.models import SessionContextState, SessionSummary
 from squilla_files.session import Session
+from squilla_files.store_sessions import check_bounds
 from squilla_files.store_transcripts import StoredTranscripts
 from squilla_files.timeline import Attachment
 
@@ -61,11 +63,16 @@ class StoredDocuments(StoredTranscripts):
         return await self._change_named(session_id, delete_summaries, 0)
 
     async def list_degraded_summaries(self, limit: int | None = 50) -> list[SessionSummary]:
-        """Return the summaries of all sessions whose flush status is degraded, oldest first, at most *limit*."""
+        """Return the summaries of all sessions whose flush status is degraded, oldest first, at most *limit*.
+
+        Raises:
+            ValueError: *limit* is negative.
+        """
+        check_bounds(limit=limit)
         found: list[SessionSummary] = []
         for item in await self.list_all():
             found += [s for s in await self.read(item.key, _summaries) if s.flush_receipt_status in DEGRADED]
-        found.sort(key=lambda summary: (summary.created_at, summary.session_key, summary.compaction_index))
+        found.sort(key=lambda summary: (as_ms(summary.created_at), summary.session_key, summary.compaction_index))
         return found if limit is None else found[:limit]
 
     async def update_summary_flush_receipt_status(self, summary_id: int, status: str) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from squilla_files.clock import now_ms
+from squilla_files.clock import as_ms, now_ms
 from squilla_files.engine import Engine
 from squilla_files.errors import LockTimeoutError
 from squilla_files.keys import canonicalize_session_key
@@ -17,6 +17,17 @@ from squilla_files.session import Session
 
 NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 ARCHIVE_VARIABLES: Final = ("SQUILLA_FILES_ARCHIVE_DIR", "OPENSQUILLA_SESSION_ARCHIVE_DIR")
+
+
+def check_bounds(**given: int | None) -> None:
+    """Refuse limits and offsets below zero.
+
+    Raises:
+        ValueError: one is negative.
+    """
+    for name, value in given.items():
+        if value is not None and value < 0:
+            raise ValueError(f"{name} must not be negative, but is {value}")
 
 
 class StoredSessions(Engine):
@@ -100,14 +111,18 @@ class StoredSessions(Engine):
             spawned_by: only those that the session with this key started.
 
         Sessions that cannot be read do not hide the others; `verify` lists them.
+
+        Raises:
+            ValueError: *limit* or *offset* is negative.
         """
+        check_bounds(limit=limit, offset=offset)
         parent = canonicalize_session_key(spawned_by) if spawned_by is not None else None
         wanted = {"agent_id": agent_id, "status": status, "spawned_by": parent}
         wanted = {name: value for name, value in wanted.items() if value is not None}
         listed = await self.list_all()
         if wanted:
             listed = [item for item in listed if all(item.get(n) == value for n, value in wanted.items())]
-        listed.sort(key=lambda item: (-item.get("updated_at"), item.key))
+        listed.sort(key=lambda item: (-as_ms(item.get("updated_at")), item.key))
         return [item.node() for item in listed[offset : None if limit is None else offset + limit]]
 
     async def count_sessions(self, agent_id: str | None = None, status: str | None = None) -> int:
@@ -119,6 +134,7 @@ class StoredSessions(Engine):
 
         Titles are `display_name`, `derived_title`, `subject` and `label`; case is ignored in every script.
         """
+        check_bounds(limit=limit)
         compiled = compile_query(query)
         found = [node for node in await self.list_sessions(limit=None) if title_matches(compiled, node)]
         return found[:limit]
@@ -176,13 +192,15 @@ class StoredSessions(Engine):
     async def delete_stale(self, session_key: str, *, updated_before_ms: int | None = None) -> bool:
         """Delete the session if its `updated_at` still lies before the given time (ms since the epoch; None: any).
 
+        Where no time is known (0) it is spared: the log that says it may not have arrived yet.
+
         Raises:
             LockTimeoutError: somebody is at work on it; it is not waited for.
         """
 
         def work(session: Session) -> bool:
             node = session.dir.node()
-            if node is None or (updated_before_ms is not None and node.updated_at >= updated_before_ms):
+            if node is None or (updated_before_ms is not None and not 0 < node.updated_at < updated_before_ms):
                 return False
             return session.delete()
 

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 from squilla_files.appending import Append, clear, remove
+from squilla_files.clock import as_ms
 from squilla_files.commits import CompactionCommit, Snapshot
 from squilla_files.engine import T
 from squilla_files.errors import MessageNotFoundError
@@ -16,7 +17,7 @@ from squilla_files.models import SessionContextState, SessionNode, SessionSummar
 from squilla_files.rewriting import compact, rewrite, truncate
 from squilla_files.search import compile_query, text_of
 from squilla_files.session import Session
-from squilla_files.store_sessions import NOTHING, StoredSessions
+from squilla_files.store_sessions import NOTHING, StoredSessions, check_bounds
 from squilla_files.timeline import Timeline
 
 
@@ -182,8 +183,7 @@ class StoredTranscripts(StoredSessions):
             MessageNotFoundError: there is no message *before*.
             ValueError: *limit* is negative.
         """
-        if limit < 0:
-            raise ValueError(f"limit must not be negative, but is {limit}")
+        check_bounds(limit=limit)
 
         def work(session: Session) -> tuple[list[TranscriptEntry], bool, bool]:
             canonical = session.require().canonical
@@ -240,7 +240,12 @@ class StoredTranscripts(StoredSessions):
     async def list_user_transcript_content_batch(
         self, session_ids: Sequence[str], *, limit_per_session: int = 3
     ) -> dict[str, list[str]]:
-        """Return session id → the texts of the first live messages of the user, at most *limit_per_session* each."""
+        """Return session id → the texts of the first live messages of the user, at most *limit_per_session* each.
+
+        Raises:
+            ValueError: *limit_per_session* is negative.
+        """
+        check_bounds(limit_per_session=limit_per_session)
 
         def work(session: Session) -> list[str]:
             records = [record for record in session.timeline.live if record.role == "user"][:limit_per_session]
@@ -297,7 +302,11 @@ class StoredTranscripts(StoredSessions):
         Returns:
             Dicts with `id`, `session_key`, `session_id`, `message_id`, `role`, `created_at` and `snippet`, in which
             what was found is marked `>>>so<<<`.
+
+        Raises:
+            ValueError: *limit* is negative.
         """
+        check_bounds(limit=limit)
         compiled = compile_query(query)
 
         def find(key: str) -> list[dict[str, Any]]:
@@ -320,7 +329,7 @@ class StoredTranscripts(StoredSessions):
         hits: list[dict[str, Any]] = []
         for key in keys:
             hits += await self.run(lambda key=key: find(key))  # type: ignore[misc]
-            hits.sort(key=lambda hit: (-hit["created_at"], -hit["id"], hit["session_key"]))
+            hits.sort(key=lambda hit: (-as_ms(hit["created_at"]), -hit["id"], hit["session_key"]))
             del hits[limit:]
         return hits
 
@@ -353,9 +362,7 @@ def _chosen(timeline: Timeline, canonical: bool) -> list[Record]:
 
 
 def _slice(records: list[Record], limit: int | None, offset: int, last: int | None) -> list[Record]:
-    for name, value in (("limit", limit), ("offset", offset), ("last", last)):
-        if value is not None and value < 0:
-            raise ValueError(f"{name} must not be negative, but is {value}")
+    check_bounds(limit=limit, offset=offset, last=last)
     if last is not None:
         return records[-last:] if last else []
     return records[offset : None if limit is None else offset + limit]
