@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from typing import Any, Final
 
-from squilla_files.codec import decode_line
+import orjson
+
 from squilla_files.errors import CorruptRecordError
 from squilla_files.files import Files
 from squilla_files.journal import Record
 
 # Lines that lie closer together than this are read in one go.
 _GAP_BYTES: Final = 64 * 1024
+# Objects are read in runs of about so many bytes; so few lines between two that are wanted are read along.
+_RUN_BYTES: Final = 256 * 1024
+_GAP_LINES: Final = 8
+_by_offset = attrgetter("offset")
 
 
 def read_range(files: Files, fd: int, length: int, offset: int) -> bytes:
@@ -39,33 +46,48 @@ def read_lines(files: Files, directory: str, records: Sequence[Record]) -> list[
     Raises:
         OSError: a log cannot be read.
     """
-    found: list[bytes] = [b""] * len(records)
-    by_log: dict[str, list[int]] = {}
-    for position, record in enumerate(records):
-        by_log.setdefault(record.log.name, []).append(position)
-    for name, positions in by_log.items():
-        positions.sort(key=lambda position: records[position].offset)
-        fd = files.open_read(os.path.join(directory, name))
-        try:
-            _read_runs(files, fd, records, positions, found)
-        finally:
-            files.close(fd)
-    return found
+    by_log: dict[str, list[Record]] = {}
+    for record in records:
+        by_log.setdefault(record.log.name, []).append(record)
+    found = {name: _lines_of(files, os.path.join(directory, name), group) for name, group in by_log.items()}
+    if len(found) == 1:
+        return next(iter(found.values()))
+    waiting = {name: iter(lines) for name, lines in found.items()}
+    return [next(waiting[record.log.name]) for record in records]
 
 
-def _read_runs(files: Files, fd: int, records: Sequence[Record], positions: list[int], found: list[bytes]) -> None:
-    start = 0
-    while start < len(positions):
-        begin = end = records[positions[start]].offset
-        stop = start
-        while stop < len(positions) and records[positions[stop]].offset - end <= _GAP_BYTES:
-            end = max(end, records[positions[stop]].offset + records[positions[stop]].length)
-            stop += 1
-        data = read_range(files, fd, end - begin, begin)
-        for position in positions[start:stop]:
-            offset = records[position].offset - begin
-            found[position] = data[offset : offset + records[position].length]
-        start = stop
+def _lines_of(files: Files, path: str, records: list[Record]) -> list[bytes]:
+    """Return the lines of records that stand in one file."""
+    spans = _spans(sorted(records, key=_by_offset))
+    fd = files.open_read(path)
+    try:
+        read = [read_range(files, fd, end - begin, begin) for begin, end in spans]
+    finally:
+        files.close(fd)
+    if len(spans) == 1:
+        data, base = read[0], spans[0][0]
+        return [data[record.offset - base : record.offset - base + record.length] for record in records]
+    starts = [begin for begin, _ in spans]
+    lines = []
+    for record in records:
+        at = bisect_right(starts, record.offset) - 1
+        start = record.offset - starts[at]
+        lines.append(read[at][start : start + record.length])
+    return lines
+
+
+def _spans(records: list[Record]) -> list[tuple[int, int]]:
+    """Return (begin, end) of the pieces of a file to be read for records in the order of their offsets."""
+    spans: list[tuple[int, int]] = []
+    begin = end = records[0].offset
+    for record in records:
+        offset = record.offset
+        if offset - end > _GAP_BYTES:
+            spans.append((begin, end))
+            begin = offset
+        end = offset + record.length
+    spans.append((begin, end))
+    return spans
 
 
 def read_objects(files: Files, directory: str, records: Sequence[Record]) -> list[dict[str, Any]]:
@@ -75,14 +97,63 @@ def read_objects(files: Files, directory: str, records: Sequence[Record]) -> lis
         CorruptRecordError: another line stands there now.
         OSError: a log cannot be read.
     """
-    found = []
-    for record, line in zip(records, read_lines(files, directory, records), strict=True):
-        obj = decode_line(line)
-        if obj is not None and record.position is not None:
-            listed = obj.get("entries")
-            obj = listed[record.position] if type(listed) is list and len(listed) > record.position else None
-        if obj is None:
-            path = os.path.join(directory, record.log.name)
-            raise CorruptRecordError(path, record.offset, "the line changed since it was read")
-        found.append(obj)
+    found: list[Any] = []
+    opened: dict[str, int] = {}
+    try:
+        for run in _runs(records):
+            name = run[0].log.name
+            if name not in opened:
+                opened[name] = files.open_read(os.path.join(directory, name))
+            found += _objects_of(files, opened[name], run)
+    finally:
+        for fd in opened.values():
+            files.close(fd)
+    if not set(map(type, found)) <= {dict}:
+        raise _changed(directory, records[next(n for n, obj in enumerate(found) if type(obj) is not dict)])
     return found
+
+
+def _runs(records: Sequence[Record]) -> Iterator[Sequence[Record]]:
+    """Yield pieces of *records* that stand in neighbouring lines of one log, with no damaged line between them."""
+    start = 0
+    before: Record | None = None
+    size = 0
+    for number, record in enumerate(records):
+        if before is not None:
+            gap = record.line - before.line
+            near = record.log is before.log and (gap == 1 or (1 < gap <= _GAP_LINES and _is_whole(before, record)))
+            if not near or size > _RUN_BYTES or record.position is not None or before.position is not None:
+                yield records[start:number]
+                start, size = number, 0
+        before = record
+        size += record.length
+    if before is not None:
+        yield records[start:]
+
+
+def _is_whole(before: Record, record: Record) -> bool:
+    return None not in before.log.lines[before.line : record.line - 1]
+
+
+def _objects_of(files: Files, fd: int, run: Sequence[Record]) -> list[Any]:
+    """Return the objects of records that `_runs` put together; None for what is no object any more."""
+    first, last = run[0], run[-1]
+    data = read_range(files, fd, last.offset + last.length - first.offset, first.offset)
+    try:
+        # Lines of JSON are an array but for its punctuation: read at once in half the time that it takes one by one.
+        objects = orjson.loads(b"[" + data.replace(b"\n", b",") + b"]")
+    except orjson.JSONDecodeError:
+        return [None] * len(run)
+    if len(objects) != last.line - first.line + 1:
+        return [None] * len(run)
+    if first.position is not None:
+        listed = objects[0].get("entries") if type(objects[0]) is dict else None
+        return [listed[first.position] if type(listed) is list and first.position < len(listed) else None]
+    if len(objects) == len(run):
+        return objects  # type: ignore[no-any-return]
+    return [objects[record.line - first.line] for record in run]
+
+
+def _changed(directory: str, record: Record) -> CorruptRecordError:
+    path = os.path.join(directory, record.log.name)
+    return CorruptRecordError(path, record.offset, "the line changed since it was read")

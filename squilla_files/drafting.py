@@ -42,7 +42,12 @@ def entry_members(entry: TranscriptEntry) -> Members:
         UnstorableValueError: a value that would not come back equal.
     """
     values = entry.__dict__
-    members = {name: values[name] for name in ENTRY_MEMBERS if name in _ALWAYS or values[name] != _ENTRY_DEFAULTS[name]}
+    # A field that is not set on the instance has its default.
+    members = {
+        name: values[name]
+        for name in ENTRY_MEMBERS
+        if name in values and (name in _ALWAYS or values[name] != _ENTRY_DEFAULTS[name])
+    }
     check_fields(members)
     for name in ("message_id", "role"):
         if type(members[name]) is not str or not members[name]:

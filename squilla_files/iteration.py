@@ -13,7 +13,7 @@ from typing import Any, Final
 from squilla_files.codec import decode_line
 from squilla_files.errors import CorruptRecordError
 from squilla_files.journal import FORMAT, MESSAGE, SESSION
-from squilla_files.models import TranscriptEntry, entry_from_mapping
+from squilla_files.models import TranscriptEntry, adopt_entries
 from squilla_files.session_dir import SessionDir
 
 _BATCH: Final = 256
@@ -115,17 +115,20 @@ def _plain_size(directory: SessionDir, session_id: str) -> int | None:
 
 def _stream(directory: SessionDir, session_id: str, size: int) -> Iterator[list[TranscriptEntry]]:
     (name,) = directory.log_names()
-    batch: list[TranscriptEntry] = []
+    batch: list[dict[str, Any]] = []
     for offset, line in _lines(directory, name, size):
         obj = decode_line(line)
         if obj is None:
             raise CorruptRecordError(os.path.join(directory.path, name), offset, "the line changed since it was read")
         if obj.get("type") != MESSAGE:
             continue
-        obj["session_key"], obj["session_id"] = directory.key, session_id
-        batch.append(entry_from_mapping(obj))
+        batch.append(obj)
         if len(batch) == _BATCH:
-            yield batch
+            yield _entries(directory, batch, session_id)
             batch = []
     if batch:
-        yield batch
+        yield _entries(directory, batch, session_id)
+
+
+def _entries(directory: SessionDir, batch: list[dict[str, Any]], session_id: str) -> list[TranscriptEntry]:
+    return adopt_entries(batch, [obj["id"] for obj in batch], session_id, directory.key)

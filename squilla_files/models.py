@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeAlias, Type
 from squilla_files.clock import now_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
 JsonValue: TypeAlias = "dict[str, JsonValue] | list[JsonValue] | str | int | float | bool | None"
 """What JSON can hold."""
@@ -105,12 +105,11 @@ class Record:
             mode: ``"json"`` gives plain strings for enums and copies of lists and objects, so that the result shares
                 nothing with the record; ``"python"`` gives the values as they are.
         """
-        values = self.__dict__
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
         if mode == "python":
-            return {name: values[name] for name in self.__dataclass_fields__}
+            return values
         return {
-            name: value if (value := values[name]) is None or type(value) in _ATOMS else _plain(value)
-            for name in self.__dataclass_fields__
+            name: value if value is None or type(value) in _ATOMS else _plain(value) for name, value in values.items()
         }
 
 
@@ -313,6 +312,42 @@ def load(cls: type[_R], stored: Mapping[str, Any]) -> _R:
     return record
 
 
-def entry_from_mapping(stored: Mapping[str, Any]) -> TranscriptEntry:
-    """Build an entry from what is stored of it, as `load` does: in about a microsecond, for a read builds thousands."""
-    return load(TranscriptEntry, stored)
+# A field with a plain default need not be set on an instance: it is found on the class. These three have none there.
+_ENTRY_UNSET: Final = {"message_id": "", "role": "", "created_at": 0}
+_ENTRY_NAMES: Final = STORED_DEFAULTS[TranscriptEntry].keys()
+# What else a line of a log may say: it belongs to the session, not to the entry.
+_OF_THE_LINE: Final = ("epoch", "generation", "set", "add")
+
+
+def adopt_entries(
+    stored: Sequence[dict[str, Any]], identifiers: Iterable[int], session_id: str, session_key: str
+) -> list[TranscriptEntry]:
+    """Make the objects of lines entries, as `load` would: in half a microsecond each, for a read makes thousands.
+
+    The objects become the entries' own and must not be used any more.
+
+    Args:
+        stored: the objects.
+        identifiers: the `id` of each.
+        session_id: that of all.
+        session_key: that of all.
+    """
+    made: list[TranscriptEntry] = []
+    construct = object.__new__
+    for values, identifier in zip(stored, identifiers, strict=True):
+        values.pop("type", None)
+        values.pop("after", None)
+        values["id"] = identifier
+        values["session_id"] = session_id
+        values["session_key"] = session_key
+        if not values.keys() <= _ENTRY_NAMES:
+            for name in _OF_THE_LINE:
+                values.pop(name, None)
+            if not values.keys() <= _ENTRY_NAMES:
+                values = {name: value for name, value in values.items() if name in _ENTRY_NAMES}
+        if "message_id" not in values or "role" not in values or "created_at" not in values:
+            values = _ENTRY_UNSET | values
+        entry = construct(TranscriptEntry)
+        entry.__dict__ = values
+        made.append(entry)
+    return made

@@ -6,12 +6,16 @@ what it finds unchanged by size and time it does not read again.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Iterable, Sequence
+from copy import deepcopy
 from typing import Any
 
 from squilla_files import layout
+from squilla_files.checkpoints import checkpoint_of
+from squilla_files.clock import as_ms
 from squilla_files.codec import decode_line
 from squilla_files.contents import read_lines, read_objects, read_range
 from squilla_files.deletions import Deletions
@@ -21,13 +25,14 @@ from squilla_files.files import DirEntryInfo, Files
 from squilla_files.freshness import Freshness, Stamp, stamp_of
 from squilla_files.journal import FORMAT, Log, Record, starts_log
 from squilla_files.manifest import LogMark, Manifest, decode_manifest
-from squilla_files.models import SessionNode, TranscriptEntry, entry_from_mapping, load
+from squilla_files.models import SessionNode, TranscriptEntry, adopt_entries, load
 from squilla_files.timeline import Timeline, fold
 
 ARCHIVE = "archive"
 _PEEK_BYTES = 64
 # Logs move while others read: a listing that named one which is gone is taken again this often.
 _LISTINGS = 4
+_PIECE = 256
 
 
 class SessionDir:
@@ -45,6 +50,7 @@ class SessionDir:
         timeline: what the logs say.
         version: grows whenever the timeline changed.
         arrangement: grows whenever a log came, went, or was read anew.
+        exposed: full paths of directories and logs that were seen with another mode than 0700 or 0600.
     """
 
     def __init__(self, files: Files, paths: layout.Layout, deletions: Deletions, devices: Devices, key: str) -> None:
@@ -63,6 +69,7 @@ class SessionDir:
         self.timeline = Timeline()
         self.version = 0
         self.arrangement = 0
+        self.exposed: set[str] = set()
         self._dirty = True
         self._folded = False
         self._fresh = Freshness()
@@ -70,6 +77,7 @@ class SessionDir:
         self._stamps: dict[str, Stamp] = {}
         self._tails: dict[str, bytes] = {}
         self._kinds: dict[str, tuple[Stamp, bool]] = {}
+        self._foreign_stamps: dict[str, Stamp] = {}
         self._deletion_names: tuple[str, ...] = ()
         self._floor_epoch = 0
 
@@ -108,6 +116,7 @@ class SessionDir:
     def _list(self) -> bool:
         """Find the files that are logs. Returns whether others are there than before."""
         try:
+            self.files.check_directory(self.paths.sessions)
             status = self.files.check_directory(self.path)
         except FileNotFoundError:
             gone = bool(self.logs)
@@ -116,16 +125,19 @@ class SessionDir:
             self._fresh.forget()
             self.missing, self.foreign, self.placeholders = [], {}, []
             return gone
+        self._note_mode(self.path, status)
         archive = os.path.join(self.path, ARCHIVE)
         try:
             archived = self.files.check_directory(archive)
+            self._note_mode(archive, archived)
         except FileNotFoundError:
             archived = None
         if self._fresh.same(status) and (archived is None or self._fresh_archive.same(archived)):
             return False
-        found = self._logs_among("", self.files.scan(self.path))
+        self.placeholders = []
+        found = self._logs_among("", self._scan(self.path))
         if archived is not None:
-            found += self._logs_among(f"{ARCHIVE}/", self.files.scan(archive))
+            found += self._logs_among(f"{ARCHIVE}/", self._scan(archive))
             self._fresh_archive.saw(archived)
         self._fresh.saw(status)
         gone_names = [name for name in self.logs if name not in found]
@@ -137,15 +149,32 @@ class SessionDir:
         self.arrangement += changed
         return changed
 
+    def _note_mode(self, path: str, status: os.stat_result) -> None:
+        if not self.files.is_private(status):
+            self.exposed.add(path)
+
     def _logs_among(self, prefix: str, entries: Sequence[DirEntryInfo]) -> list[str]:
-        return [prefix + e.name for e in entries if self._is_log(prefix + e.name, e)]
+        hidden = (layout.is_placeholder(entry.name) for entry in entries)
+        self.placeholders += [prefix + name for name in hidden if name is not None]
+        found = []
+        for entry in entries:
+            with contextlib.suppress(FileNotFoundError):  # gone since it was listed
+                if self._is_log(prefix + entry.name, entry):
+                    found.append(prefix + entry.name)
+        return found
+
+    def _scan(self, path: str) -> list[DirEntryInfo]:
+        try:
+            return self.files.scan(path)
+        except FileNotFoundError:
+            return []  # deleted this moment: the next refresh sees it
 
     def _is_log(self, name: str, entry: DirEntryInfo) -> bool:
         """Whether a file is a log: by its name, or by how it begins, whatever it is called."""
         if layout.parse_log_name(entry.name) is not None:
             if not entry.is_file:
                 raise UnsafePathError(self._full(name), "is not a regular file")
-            return name not in self.foreign
+            return not self._is_foreign(name)
         if entry.is_dir and not prefix_of(name) and entry.name == ARCHIVE:
             return False
         if not entry.is_file or layout.is_in_progress(entry.name) or layout.parse_manifest_name(entry.name):
@@ -155,7 +184,15 @@ class SessionDir:
         if known is None or known[0] != stamp:
             known = (stamp, starts_log(self._head(name)))
             self._kinds[name] = known
-        return known[1] and name not in self.foreign
+        return known[1] and not self._is_foreign(name)
+
+    def _is_foreign(self, name: str) -> bool:
+        """Whether the file was read, and is a log of another session; one that was put in its place is read anew."""
+        stamp = self._foreign_stamps.get(name)
+        if stamp is not None and stamp != stamp_of(self.files.stat(self._full(name))):
+            del self.foreign[name], self._foreign_stamps[name]
+            return False
+        return stamp is not None
 
     def _head(self, name: str) -> bytes:
         fd = self.files.open_read(self._full(name))
@@ -198,6 +235,7 @@ class SessionDir:
     def _read_log(self, name: str) -> list[Record] | None:
         path = self._full(name)
         status = self.files.check_regular(path)
+        self._note_mode(path, status)
         stamp = stamp_of(status)
         if self._stamps.get(name) == stamp:
             return []
@@ -211,6 +249,10 @@ class SessionDir:
                 self._read_anew(fd, name, status.st_size)
         finally:
             self.files.close(fd)
+        if name in self.foreign:
+            self._foreign_stamps[name] = stamp
+            self._forget_logs([name])
+            return None
         # Whoever wrote meanwhile is read the next time: the status is the one from before reading.
         self._stamps[name] = (stamp[0], self.logs[name].size, stamp[2])
         return records
@@ -236,8 +278,6 @@ class SessionDir:
             raise UnsupportedFormatError(self._full(name), log.format)
         if log.session_key is not None and log.session_key != self.key:
             self.foreign[name] = log.session_key
-            log = Log(name)
-            data = b""
         self.logs[name] = log
         self.arrangement += 1
         self._keep_tail(log, data)
@@ -357,31 +397,9 @@ class SessionDir:
             return obj is not None and obj.get("type") == "log"
         return obj is not None and mark.last in (obj.get("message_id"), obj.get("record"))
 
-    def log_marks(self) -> tuple[LogMark, ...]:
-        """Return how far each log was read."""
-        marks = []
-        for name in sorted(self.logs):
-            log = self.logs[name]
-            last = log.last_record()
-            offset, identity = (last.offset, last.identity) if last is not None else (0, None)
-            marks.append(LogMark(name, log.size, len(log.lines), offset, identity))
-        return tuple(marks)
-
     def checkpoint(self, device: str) -> Manifest:
         """Return the present state as *device*'s manifest."""
-        timeline = self.timeline
-        return Manifest(
-            session_key=self.key,
-            device=device,
-            epoch=timeline.epoch,
-            exists=timeline.exists,
-            session={**timeline.fields, **timeline.counters},
-            session_ids=tuple(timeline.session_ids),
-            live=len(timeline.live),
-            canonical=len(timeline.canonical),
-            logs=self.log_marks(),
-            deletions=self._deletion_names,
-        )
+        return checkpoint_of(self.key, device, self.timeline, self.logs.values(), self._deletion_names)
 
     # --- contents ----------------------------------------------------------------------------------------------
 
@@ -404,13 +422,12 @@ class SessionDir:
         """Return the entries that *records* are, contents included, in their order."""
         with self.mutex:
             session_id = self.timeline.fields.get("session_id", "")
-            built = []
-            for record, obj in zip(records, self.objects(records), strict=True):
-                obj["id"] = record.id
-                obj["session_key"] = self.key
-                obj["session_id"] = session_id
-                built.append(entry_from_mapping(obj))
-            return built
+            made: list[TranscriptEntry] = []
+            # Piece by piece: what was just read is still in the processor's cache when it is made into entries.
+            for start in range(0, len(records), _PIECE):
+                piece = records[start : start + _PIECE]
+                made += adopt_entries(self.objects(piece), [r.id for r in piece], session_id, self.key)
+            return made
 
     def node(self) -> SessionNode | None:
         """Return the session as it is now, None where there is none."""
@@ -421,8 +438,12 @@ class SessionDir:
 
 
 def node_of(key: str, epoch: int, values: dict[str, Any]) -> SessionNode:
-    """Build a session from its fields and counters."""
-    return load(SessionNode, {**values, "session_key": key, "epoch": epoch})
+    """Build a session from its fields and counters, sharing nothing with them."""
+    # A caller that changes what it was given, and hands it back, must be found to differ from what is stored.
+    owned = {name: deepcopy(value) if type(value) in (dict, list) else value for name, value in values.items()}
+    node = load(SessionNode, {**owned, "session_key": key, "epoch": epoch})
+    node.updated_at = as_ms(node.updated_at)  # type: ignore[assignment]
+    return node
 
 
 def prefix_of(name: str) -> str:

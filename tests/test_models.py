@@ -23,7 +23,7 @@ from squilla_files.models import (
     SessionStatus,
     SessionSummary,
     TranscriptEntry,
-    entry_from_mapping,
+    adopt_entries,
     load,
     new_id,
 )
@@ -224,18 +224,26 @@ class TestLoad:
         assert one != load(cls, {})
 
     def test_no_identity_and_no_time_is_made_up_for_a_stored_record(self) -> None:
-        entry = entry_from_mapping({"role": "user"})
+        entry = adopt_entries([{"role": "user"}], [1], "", "")[0]
         assert (entry.message_id, entry.created_at) == ("", 0)
         node = load(SessionNode, {})
         assert (node.session_key, node.session_id, node.created_at, node.updated_at) == ("", "", 0, 0)
 
     def test_an_entry_is_built_from_a_line_of_a_log(self) -> None:
         line = {"type": "message", "id": 4, "message_id": "c3", "after": "b2", "role": "tool", "tool_call_id": "c-1"}
-        assert entry_from_mapping(line) == TranscriptEntry(
-            id=4, session_id="", session_key="", message_id="c3", role="tool", tool_call_id="c-1", created_at=0
+        assert adopt_entries([line], [9], "s", "k")[0] == TranscriptEntry(
+            id=9, session_id="s", session_key="k", message_id="c3", role="tool", tool_call_id="c-1", created_at=0
         )
+
+    def test_an_entry_of_a_line_is_what_load_makes_of_it(self) -> None:
+        line = {"type": "message", "message_id": "m", "role": "user", "unknown": 1, "set": {}, "content": "hi"}
+        loaded = load(TranscriptEntry, {**line, "id": 3, "session_id": "s", "session_key": "k"})
+        adopted = adopt_entries([dict(line)], [3], "s", "k")[0]
+        assert adopted == loaded
+        assert adopted.model_dump(mode="json") == loaded.model_dump(mode="json")
+        assert "unknown" not in vars(adopted)
 
     def test_what_is_loaded_from_an_entry_equals_one_that_was_constructed(self) -> None:
         entry = make(TranscriptEntry, content=[{"type": "text", "text": "hi"}], turn_usage={"input": 3})
-        assert entry_from_mapping(vars(entry)) == entry
-        assert entry_from_mapping(entry.model_dump()) is not entry
+        assert load(TranscriptEntry, vars(entry)) == entry
+        assert load(TranscriptEntry, entry.model_dump()) is not entry
