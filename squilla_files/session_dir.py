@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
-from typing import Any
+from typing import Any, TypeVar
 
 from squilla_files import layout
 from squilla_files.checkpoints import checkpoint_of
@@ -27,6 +27,8 @@ from squilla_files.journal import FORMAT, Log, Record, starts_log
 from squilla_files.manifest import LogMark, Manifest, decode_manifest
 from squilla_files.models import SessionNode, TranscriptEntry, adopt_entries, load
 from squilla_files.timeline import Timeline, fold
+
+_T = TypeVar("_T")
 
 ARCHIVE = "archive"
 _PEEK_BYTES = 64
@@ -266,9 +268,11 @@ class SessionDir:
             return None
         unfinished = not log.ended
         resume = log.resume_offset
+        lines = len(log.lines)
         records = log.extend(data[resume - start :], resume)
         self._keep_tail(log, data)
-        return None if unfinished else records
+        # A mark holds at a damaged line, too: where one came, more may have changed than what came.
+        return None if unfinished or len(log.lines) != lines + len(records) else records
 
     def _read_anew(self, fd: int, name: str, size: int) -> None:
         log = Log(name, self._device_in_name(name))
@@ -412,11 +416,23 @@ class SessionDir:
 
     def read_lines(self, records: Sequence[Record]) -> list[bytes]:
         """Return the bytes of each record's line; see `squilla_files.contents.read_lines`."""
-        return read_lines(self.files, self.path, records)
+        return self._follow(read_lines, records)
 
     def objects(self, records: Sequence[Record]) -> list[dict[str, Any]]:
         """Return the JSON object of each record; see `squilla_files.contents.read_objects`."""
-        return read_objects(self.files, self.path, records)
+        return self._follow(read_objects, records)
+
+    def _follow(self, read: Callable[[Files, str, Sequence[Record]], list[_T]], records: Sequence[Record]) -> list[_T]:
+        """Return what *read* gives, wherever the logs were moved since *records* were found in them."""
+        for _ in range(_LISTINGS):
+            try:
+                return read(self.files, self.path, records)
+            except FileNotFoundError:
+                with self.mutex:
+                    self.relist()
+                    known = self.refresh().records
+                records = [known.get(record.identity, record) for record in records]
+        return read(self.files, self.path, records)
 
     def entries(self, records: Sequence[Record]) -> list[TranscriptEntry]:
         """Return the entries that *records* are, contents included, in their order."""
