@@ -339,6 +339,16 @@ async def test_after_a_reset_meanwhile_nothing_is_written(manager: SessionManage
     assert (await node(manager)).compaction_count == 0
 
 
+@pytest.mark.parametrize("keep_appended", [False, True])
+async def test_a_compaction_that_was_fenced_meanwhile_writes_nothing(
+    manager: SessionManager, keep_appended: bool
+) -> None:
+    await chat(manager)
+    config = summarizer_that(lambda: manager.storage.increment_epoch(KEY))
+    await is_not_compacted(manager, config, keep_appended=keep_appended)
+    assert await manager.get_summaries(KEY) == []
+
+
 async def test_after_a_deletion_meanwhile_nothing_is_written(manager: SessionManager) -> None:
     await chat(manager)
     config = summarizer_that(lambda: manager.storage.delete_session(KEY))
