@@ -25,6 +25,8 @@ from squilla_files.models import STORED_DEFAULTS, SessionNode
 from squilla_files.session_dir import ARCHIVE, SessionDir, node_of
 
 _FIRST_LINE_BYTES = 4096
+# Logs move while others look: a session of which one is gone is looked at again this often.
+_LOOKS = 4
 _DEFAULTS: Mapping[str, Any] = STORED_DEFAULTS[SessionNode]
 
 
@@ -110,18 +112,26 @@ class Catalog:
         return [e.name for e in entries if e.is_dir and layout.parse_session_dir_name(e.name) is not None]
 
     def _current(self, dir_name: str) -> Listed | None:
-        known = self._known.get(dir_name)
-        try:
-            if known is None or not self._unchanged(dir_name, known):
-                known = self._look(dir_name)
-        except (OSError, SquillaFilesError) as error:
-            self.problems[dir_name] = error
-            self._known.pop(dir_name, None)
-            return None
-        self.problems.pop(dir_name, None)
-        if known is not None:
-            self._known[dir_name] = known
-        return known
+        error: Exception
+        for _ in range(_LOOKS):
+            try:
+                known = self._known.get(dir_name)
+                if known is None or not self._unchanged(dir_name, known):
+                    known = self._look(dir_name)
+            except FileNotFoundError as moved:
+                error = moved  # sealed while it was looked at
+                self._known.pop(dir_name, None)
+                continue
+            except (OSError, SquillaFilesError) as problem:
+                error = problem
+                break
+            self.problems.pop(dir_name, None)
+            if known is not None:
+                self._known[dir_name] = known
+            return known
+        self.problems[dir_name] = error
+        self._known.pop(dir_name, None)
+        return None
 
     def _unchanged(self, dir_name: str, known: Listed) -> bool:
         stat = self._files.stat
