@@ -100,7 +100,8 @@ class Engine:
         self._closing: asyncio.Task[None] | None = None
         self._listeners: list[Callable[[str], None]] = []
         if self._given_root != MEMORY:
-            self._lay_out(os.path.abspath(self._given_root))
+            # The root, and what is above it, may be links of the user's; below it none is followed.
+            self._lay_out(os.path.realpath(self._given_root))
 
     def _lay_out(self, root: str) -> None:
         self.root = root

@@ -302,9 +302,13 @@ class Files:
         """
         status = self.stat(path)
         _refuse_link(path, status)
+        if not self.is_private(status):
+            self.chmod(path, _DIR_MODE if stat.S_ISDIR(status.st_mode) else _FILE_MODE)
+
+    def is_private(self, status: os.stat_result) -> bool:
+        """Say whether a file has mode 0600, a directory 0700; always so on Windows, which has no such modes."""
         mode = _DIR_MODE if stat.S_ISDIR(status.st_mode) else _FILE_MODE
-        if not self.windows and status.st_mode & _PERMISSIONS != mode:
-            self.chmod(path, mode)
+        return self.windows or status.st_mode & _PERMISSIONS == mode
 
     def write_all(self, fd: int, data: bytes) -> None:
         """Write all of *data* at the end of the file, with as many calls as it takes.

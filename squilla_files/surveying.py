@@ -42,6 +42,7 @@ class Survey:
         findings: what was found.
         paths: full paths of the regular files that may be read: unfinished ones of other programs are left out.
         directories: full paths of the directories.
+        unfinished: full paths of what other programs have under way.
         vanished: whether something went while it was looked at.
     """
 
@@ -49,6 +50,7 @@ class Survey:
         self.findings: list[Finding] = []
         self.paths: list[str] = []
         self.directories: list[str] = []
+        self.unfinished: list[str] = []
         self.vanished = False
         self._files = files
         self._root = root
@@ -97,11 +99,8 @@ class Survey:
     def check_mode(self, path: str) -> os.stat_result | None:
         """Look whether a file or directory is private. Returns its status, None where that cannot be seen."""
         status = self.attempt(path, self._files.stat)
-        if status is not None and not self._files.windows and not stat.S_ISLNK(status.st_mode):
-            mode = status.st_mode & 0o777
-            wanted = 0o700 if stat.S_ISDIR(status.st_mode) else 0o600
-            if mode != wanted:
-                self.add(WRONG_MODE, path, f"mode {mode:04o} instead of {wanted:04o}")
+        if status is not None and not stat.S_ISLNK(status.st_mode) and not self._files.is_private(status):
+            self.add(WRONG_MODE, path, f"mode {status.st_mode & 0o777:04o}")
         return status
 
     def list(self, path: str) -> list[DirEntryInfo]:
@@ -118,7 +117,7 @@ class Survey:
         elif hidden is not None:
             self.add(PLACEHOLDER, path, f"{hidden} is not on this machine")
         elif layout.is_in_progress(entry.name):
-            return False  # another program's, which will finish it or clear it away
+            self.unfinished.append(path)  # its program will finish it or clear it away
         elif not entry.is_dir and not entry.is_file:
             self.add(SPECIAL_FILE, path, "neither a file nor a directory")
         else:

@@ -50,6 +50,7 @@ class LogWriter:
         self._fd: int | None = None
         self._fd_path = ""
         self._fd_inode = 0
+        self._unmendable: set[str] = set()
 
     # --- the commit --------------------------------------------------------------------------------------------
 
@@ -63,6 +64,8 @@ class LogWriter:
         Durability: what survives once this returns is told by the store's durability mode.
         """
         lines = b"".join(map(encode_line, records))
+        if self.session.exposed:
+            self._make_private(self.session.exposed)
         own = self._find_own()
         if own is not None and (self._doubtful or self._is_heavy(own)):
             own = self._seal(own)
@@ -93,6 +96,18 @@ class LogWriter:
             return False
         self._weighed = timeline
         return is_worth_sealing(timeline, own)
+
+    def _make_private(self, paths: set[str]) -> None:
+        """Take back the modes that a sync service or a copy gave; where the file system has none, let it be."""
+        for path in sorted(paths - self._unmendable):
+            try:
+                self._files.keep_private(path)
+            except FileNotFoundError:
+                continue  # moved since it was seen
+            except OSError as error:
+                self._unmendable.add(path)
+                _log.warning("session %s: %s stays open to others: %s", self.session.key, path, error)
+        self.session.exposed.clear()
 
     def _append(self, own: Log, lines: bytes) -> None:
         session = self.session
@@ -188,13 +203,25 @@ class LogWriter:
             memory = None
         self._memory = memory
         self._device = device
-        live = [log for log in self._logs_of(device) if not prefix_of(log.name)]
+        own = self._logs_of(device)
+        live = [log for log in own if not prefix_of(log.name)]
         self._own = live[-1] if live else None
         self._arrangement = session.arrangement
+        continued = {log.source for log in own}
         for log in live[:-1]:
-            if self._own is not None and self._own.source == log.log_id:
+            if log.log_id in continued:
                 self._archive(log)
         return self._own
+
+    def recognised(self) -> str | None:
+        """Return the name under which this machine left its log here; None where no log here is the one that it left.
+
+        Changes nothing.
+        """
+        memory = self._memory or self.session.devices.recall(self.session.dir_name)
+        if memory is None or not self._is_mine(memory, self._logs_of(memory.device)):
+            return None
+        return memory.device
 
     def _logs_of(self, device: str) -> list[Log]:
         """Return the logs that bear *device*'s name, by number, sealed ones first among equals."""
@@ -333,10 +360,30 @@ class LogWriter:
         Durability: durable on return. Nothing is lost where it fails: the logs hold everything.
         """
         self.unsaved = False
+        self._make_private(self._exposed_files())
         self.remember()
         path = os.path.join(self.session.path, layout.manifest_name(self.device))
         self._files.replace_file(path, self.session.checkpoint(self.device).encode())
         self.session.relist()
+
+    def _exposed_files(self) -> set[str]:
+        """Return what stands in the session's directory, and in those below it, with another mode than its own."""
+        if self._files.windows:
+            return set()
+        found: set[str] = set()
+        waiting = [self.session.path]
+        while waiting:
+            directory = waiting.pop()
+            for entry in self._files.scan(directory):
+                path = os.path.join(directory, entry.name)
+                if entry.is_symlink or layout.is_in_progress(entry.name):
+                    continue
+                if entry.is_dir and directory == self.session.path:
+                    waiting.append(path)
+                with contextlib.suppress(FileNotFoundError):  # moved since it was listed
+                    if not self._files.is_private(self._files.stat(path)):
+                        found.add(path)
+        return found
 
     def settle(self, *, seal: bool) -> None:
         """Seal and checkpoint after a commit. What fails here is logged and left to the next write."""
