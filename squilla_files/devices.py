@@ -43,13 +43,13 @@ class Memory:
     """The identity of the record in that line."""
 
 
-def machine_fingerprint(root: str) -> str:
-    """Return 16 hex digits that stand for this machine and the store at *root*.
+def machine_fingerprint(root: str, given: str | None = None) -> str:
+    """Return 16 hex digits that stand for this machine, the store at *root*, and the device name that was *given*.
 
     A `.local/` that was synced or copied to another machine, or with its store to another place, is not taken for one's
-    own.
+    own. Nor is what another container remembers, which may have the same machine id and path, but not the same name.
     """
-    text = f"{_machine_id()}\n{os.path.realpath(root)}"
+    text = f"{_machine_id()}\n{os.path.realpath(root)}" + ("" if given is None else f"\n{given}")
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
@@ -102,9 +102,9 @@ class Devices:
 
     @property
     def fingerprint(self) -> str:
-        """16 hex digits that stand for this machine and store."""
+        """16 hex digits that stand for this machine, store and given name."""
         if self._fingerprint is None:
-            self._fingerprint = machine_fingerprint(self._layout.root)
+            self._fingerprint = machine_fingerprint(self._layout.root, self._given)
         return self._fingerprint
 
     def known(self) -> str | None:
