@@ -18,7 +18,7 @@ from squilla_files.drafting import creation_members
 from squilla_files.errors import MessageNotFoundError, SessionExistsError
 from squilla_files.journal import COMPACTION, CONTEXT, MESSAGE, SESSION, SUMMARY, Record
 from squilla_files.models import SessionContextState, SessionNode, SessionSummary
-from squilla_files.rawjson import replace_members
+from squilla_files.rawjson import place_entry
 from squilla_files.session import Session
 from squilla_files.tokens import estimate_tokens
 from squilla_files.writing import new_log_id
@@ -179,7 +179,7 @@ class _Lines:
             links["after"] = self._last
         head = self._head(MESSAGE, max(self._id + 1, record.id))
         self._last = record.identity
-        self._pieces.append(replace_members(line, _DROPPED, {**head, **links}))
+        self._pieces.append(place_entry(line, {**head, **links}, _DROPPED))
         return len(self._pieces) + 1
 
     def _compactions(self, fork: Fork, where: dict[str, int]) -> None:

@@ -11,7 +11,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from squilla_files.codec import counter_of, decode_line, encode_line
+import orjson
+
+from squilla_files.codec import MAX_COUNTER, counter_of, encode_line
 
 FORMAT = 1
 MESSAGE = "message"
@@ -46,6 +48,23 @@ class Record:
         "length", "line", "log", "offset", "position", "replaces", "role",
     )  # fmt: skip
 
+    log: Log
+    line: int
+    offset: int
+    length: int
+    kind: str
+    id: int
+    epoch: int
+    generation: int
+    identity: str
+    position: int | None
+    replaces: str | None
+    after: str | None
+    call_id: str | None
+    calls: tuple[str, ...]
+    role: str
+    data: dict[str, Any] | None
+
     def __init__(self, log: Log, line: int, offset: int, length: int, obj: dict[str, Any]) -> None:
         """Read the record *obj* that stands in *line*.
 
@@ -56,33 +75,39 @@ class Record:
         identifier = obj.get("id")
         epoch = obj.get("epoch", 0)
         generation = obj.get("generation", epoch)
-        message = kind == MESSAGE
-        identity = obj.get("message_id" if message else "record")
-        if counter_of(identifier) is None or counter_of(epoch) is None or counter_of(generation) is None:
+        # Spelled out, for this is done for every line that is read: whole numbers that a double holds.
+        if not (
+            type(identifier) is type(epoch) is type(generation) is int
+            and 0 <= identifier <= MAX_COUNTER
+            and 0 <= epoch <= MAX_COUNTER
+            and 0 <= generation <= MAX_COUNTER
+        ):
             raise ValueError("id, epoch or generation is not a whole number from 0 to 2^53-1")
-        if type(identity) is not str or not identity:
-            raise ValueError("the record's identity is missing")
         self.log = log
         self.line = line
         self.offset = offset
         self.length = length
-        self.kind: str = sys.intern(kind)
-        self.id: int = identifier  # type: ignore[assignment]
-        self.epoch: int = epoch
-        self.generation: int = generation
-        self.identity: str = identity
-        self.position: int | None = None
-        self.replaces: str | None = None
-        self.after: str | None = None
-        self.call_id: str | None = None
-        self.calls: tuple[str, ...] = ()
-        self.role: str = ""
-        self.data: dict[str, Any] | None
-        if message:
+        self.id = identifier
+        self.epoch = epoch
+        self.generation = generation
+        self.position = None
+        self.replaces = None
+        if kind == MESSAGE:
+            identity = obj.get("message_id")
+            self.kind = MESSAGE
             self.read_links(obj)
-            self.data = {name: obj[name] for name in ("set", "add") if name in obj} or None
+            given, raised = obj.get("set"), obj.get("add")
+            self.data = None if given is None and raised is None else {"set": given, "add": raised}
         else:
+            identity = obj.get("record")
+            self.kind = sys.intern(kind)
+            self.after = self.call_id = None
+            self.calls = ()
+            self.role = ""
             self.data = obj
+        if type(identity) is not str or not identity:
+            raise ValueError("the record's identity is missing")
+        self.identity = identity
 
     def read_links(self, obj: dict[str, Any]) -> None:
         """Read of a message what it hangs on, which call it answers, and which calls it makes."""
@@ -93,6 +118,7 @@ class Record:
         call_id = obj.get("tool_call_id")
         self.call_id = call_id if type(call_id) is str and call_id else None
         calls = obj.get("tool_calls")
+        self.calls = ()
         if type(calls) is list:
             self.calls = tuple(c["id"] for c in calls if type(c) is dict and type(c.get("id")) is str)
 
@@ -130,7 +156,6 @@ class Record:
             entry.identity, entry.position, entry.data = item["message_id"], position, None
             replaces = item.get("replaces")
             entry.replaces = replaces if type(replaces) is str else None
-            entry.calls = ()
             entry.read_links(item)
             found.append(entry)
         return found
@@ -189,17 +214,17 @@ class Log:
         if not self.ended:
             self._forget_unfinished()
         came: list[Record] = []
-        start = 0
         end = len(data)
-        while start < end:
-            stop = data.find(b"\n", start)
-            if stop < 0:
-                stop = end
-            record = self._line(data[start:stop], offset + start)
+        at = offset
+        lines = data.split(b"\n")
+        if not lines[-1]:
+            lines.pop()
+        for line in lines:
+            record = self._line(line, at)
             self.lines.append(record)
             if record is not None:
                 came.append(record)
-            start = stop + 1
+            at += len(line) + 1
         self.size = offset + end
         self.ended = end == 0 or data.endswith(b"\n")
         self.resume_offset = offset + (end if self.ended else data.rfind(b"\n") + 1)
@@ -215,18 +240,21 @@ class Log:
 
     def _line(self, line: bytes, offset: int) -> Record | None:
         number = len(self.lines) + 1
-        obj = decode_line(line)
-        reason = "not a JSON object" if obj is None else "no type"
-        if obj is not None and type(obj.get("type")) is str:
-            if number == 1:
-                if self._read_header(obj):
-                    return None
-                reason = "not the first line of a log"
-            else:
-                try:
-                    return Record(self, number, offset, len(line), obj)
-                except ValueError as error:
-                    reason = str(error)
+        try:
+            obj = orjson.loads(line)
+            if type(obj) is not dict:
+                raise ValueError("not a JSON object")
+            if type(obj.get("type")) is not str:
+                raise ValueError("no type")
+            if number > 1:
+                return Record(self, number, offset, len(line), obj)
+            if self._read_header(obj):
+                return None
+            raise ValueError("not the first line of a log")
+        except orjson.JSONDecodeError:
+            reason = "not a JSON object"
+        except ValueError as error:
+            reason = str(error)
         self.damage.append(Damage(number, offset, len(line), reason))
         return None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
@@ -12,22 +13,33 @@ from squilla_files.codec import decode_line, encode_line
 
 _DECODER: Final = json.JSONDecoder()
 _SPACE: Final = " \t\r\n"
+# How a line of an entry begins if this package wrote it, up to the members that stay.
+_USUAL_HEAD: Final = re.compile(
+    rb'\{"type":"message","id":\d+,(?:"epoch":\d+,)?(?:"generation":\d+,)?"message_id":"[^"\\]*",'
+    rb'(?:"after":"[^"\\]*",)?(?="role":)'
+)
+_RAISES: Final = (b'"set":', b'"add":')
 
 
-def replace_members(line: bytes, dropped: Collection[str], first: Mapping[str, Any]) -> bytes:
-    """Return the object in *line* as a line, LF included: the members *first*, then its own but for those *dropped*.
+def place_entry(line: bytes, first: Mapping[str, Any], dropped: Collection[str]) -> bytes:
+    """Return the entry in *line* as a line, LF included: the members *first*, then its own but for those *dropped*.
 
     The values that stay are copied as they stand: a number that no 64 bits hold keeps its digits.
+
+    Args:
+        line: the object of an entry, without LF.
+        first: what places it: `type`, `id`, `message_id`, and what else there is.
+        dropped: names of members that are left out.
     """
+    usual = _USUAL_HEAD.match(line)
+    if usual is not None and not any(name in line for name in _RAISES):
+        return orjson.dumps(dict(first))[:-1] + b"," + line[usual.end() :] + b"\n"
     obj = decode_line(line)
+    left_out = {*dropped, *first}
     if obj is not None and orjson.dumps(obj) == line:
-        kept = {name: value for name, value in obj.items() if name not in dropped and name not in first}
-        return encode_line({**first, **kept})
-    head = orjson.dumps(dict(first))[1:-1]
-    kept_members = [
-        member for name, member in _members(line.decode("utf-8")) if name not in dropped and name not in first
-    ]
-    return b"{" + b",".join([head, *(member.encode("utf-8") for member in kept_members)]) + b"}\n"
+        return encode_line({**first, **{name: value for name, value in obj.items() if name not in left_out}})
+    kept = [member for name, member in _members(line.decode("utf-8")) if name not in left_out]
+    return b"{" + b",".join([orjson.dumps(dict(first))[1:-1], *(m.encode("utf-8") for m in kept)]) + b"}\n"
 
 
 def _members(text: str) -> list[tuple[str, str]]:

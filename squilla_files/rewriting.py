@@ -7,9 +7,10 @@ where they are.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from copy import deepcopy
 from typing import Any
 
-from squilla_files.attachments import stored_values
+from squilla_files.attachments import number_of, stored_values
 from squilla_files.clock import now_ms
 from squilla_files.commits import CompactionCommit
 from squilla_files.drafting import Draft, Members, counter_changes, entry_members, field_changes
@@ -84,7 +85,7 @@ def compact(session: Session, commit: CompactionCommit) -> SessionSummary | None
         record["entries"] = _placed(draft, record, entries)
     session.commit(draft)
     session.writer.settle(seal=True)
-    return _stored(session, members.get("summary"))
+    return None if commit.summary is None else _as_stored(session, commit.summary, members["summary"])
 
 
 def _staying(session: Session, commit: CompactionCommit) -> set[str]:
@@ -97,11 +98,9 @@ def _staying(session: Session, commit: CompactionCommit) -> set[str]:
         same = live[: len(read)] == read if commit.keep_appended else live == read
         if not same:
             raise StalePreimageError(session.key)
-        since = live[len(read) :]
-        staying.update(since)
-        # A result that came meanwhile would be archived with its call.
-        staying.update(timeline.call_of[identity] for identity in since if identity in timeline.call_of)
-    return staying
+        staying.update(live[len(read) :])
+    # A result is archived exactly when its call is: what stays keeps its call with it.
+    return staying | {timeline.call_of[identity] for identity in staying if identity in timeline.call_of}
 
 
 def _new_entries(session: Session, commit: CompactionCommit) -> list[tuple[str | None, Members]]:
@@ -137,10 +136,12 @@ def _placed(draft: Draft, record: Members, entries: list[tuple[str | None, Membe
     return placed
 
 
-def _stored(session: Session, doc_id: str | None) -> SessionSummary | None:
-    timeline = session.timeline
-    found = session.attachments.summaries(a for a in timeline.summaries if a.doc_id == doc_id)
-    return found[0] if found else None
+def _as_stored(session: Session, summary: SessionSummary, doc_id: str) -> SessionSummary:
+    # Not read back: what is committed cannot fail any more.
+    stored = deepcopy(summary)
+    stored.id, stored.session_key = number_of(session.dir.dir_name, doc_id), session.key
+    stored.compaction_index = next(a.index for a in session.timeline.summaries if a.doc_id == doc_id)
+    return stored
 
 
 def truncate(session: Session, max_messages: int) -> tuple[int, int]:

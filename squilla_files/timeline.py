@@ -289,13 +289,13 @@ def _delete(timeline: Timeline, winners: dict[str, Record], deletion: Deletion, 
 
 def _begin(timeline: Timeline, fence: int) -> None:
     """Settle existence, the generation, fields and counters."""
-    for record in timeline.records.values():
-        generation = timeline.generation_of(record)
-        timeline.generation = max(timeline.generation, generation)
-        timeline.epoch = max(timeline.epoch, timeline.epoch_of(record))
-        if timeline.epoch_of(record) >= fence and _founds(record):
-            timeline.exists = True
-            timeline.back = timeline.back or record.epoch < fence
+    timeline.generation = max(map(timeline.generation_of, timeline.records.values()), default=0)
+    timeline.epoch = max([timeline.epoch, *map(timeline.epoch_of, timeline.records.values())])
+    founding = (r for r in timeline.records.values() if _founds(r) and timeline.epoch_of(r) >= fence)
+    timeline.exists = next(founding, None) is not None
+    timeline.back = fence > 0 and any(
+        r.epoch < fence <= timeline.epoch_of(r) for r in timeline.records.values() if _founds(r)
+    )
     counting = [record for record in timeline.records.values() if record.data is not None]
     # In the order of records, so that session ids stand in it, too.
     counting.sort(key=timeline.rank_of if timeline.stands else _by_rank)
