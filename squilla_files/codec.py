@@ -114,6 +114,16 @@ def decode_line(line: bytes | memoryview) -> dict[str, Any] | None:
 decode_document = decode_line
 
 
+def same_value(one: object, other: object) -> bool:
+    """Say whether two values are the same in JSON, where ``True``, ``1`` and ``1.0`` are three."""
+    if one != other:
+        return False
+    try:
+        return orjson.dumps(one, option=orjson.OPT_SORT_KEYS) == orjson.dumps(other, option=orjson.OPT_SORT_KEYS)
+    except orjson.JSONEncodeError:
+        return True  # another program's value, nested deeper than the library writes
+
+
 def counter_of(value: object) -> int | None:
     """Return *value* where it is an integer from 0 to 2**53 - 1, else None: ids, epochs and line numbers are that."""
     return value if type(value) is int and 0 <= value <= MAX_COUNTER else None

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, Final
 
-from squilla_files.codec import check_fields, check_value
+from squilla_files.codec import check_fields, check_value, same_value
 from squilla_files.journal import MESSAGE, Record
 from squilla_files.models import SESSION_COUNTERS, SESSION_FIELDS, STORED_DEFAULTS, SessionNode, TranscriptEntry
 from squilla_files.ordering import end_of_run
@@ -64,7 +64,7 @@ def _text(value: object, name: str) -> str:
 def same_message(members: Mapping[str, Any], stored: Mapping[str, Any]) -> bool:
     """Say whether a message that is to be written is the one that is stored: its times aside, all is equal."""
     return all(
-        members.get(name, _ENTRY_DEFAULTS[name]) == stored.get(name, _ENTRY_DEFAULTS[name])
+        same_value(members.get(name, _ENTRY_DEFAULTS[name]), stored.get(name, _ENTRY_DEFAULTS[name]))
         for name in ENTRY_MEMBERS
         if name != "created_at"
     )

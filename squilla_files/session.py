@@ -16,7 +16,7 @@ from squilla_files import layout
 from squilla_files.archives import write_archive
 from squilla_files.attachments import Attachments
 from squilla_files.clock import now_ms
-from squilla_files.codec import counter_of
+from squilla_files.codec import counter_of, same_value
 from squilla_files.deletions import Deletions
 from squilla_files.devices import Devices
 from squilla_files.drafting import (
@@ -28,7 +28,7 @@ from squilla_files.drafting import (
     field_changes,
     node_fields,
 )
-from squilla_files.errors import SessionExistsError, SessionNotFoundError, UnstorableValueError
+from squilla_files.errors import SessionExistsError, SessionNotFoundError, UnsafePathError, UnstorableValueError
 from squilla_files.files import Files
 from squilla_files.journal import SESSION
 from squilla_files.marks import Mark
@@ -187,7 +187,8 @@ class Session:
         stored = self.node()
         stale = node.epoch < stored.epoch
         names = {*node_fields(node), *node_fields(stored)} - (_FENCED_FIELDS if stale else frozenset())
-        fields = {name: getattr(node, name) for name in names if getattr(node, name) != getattr(stored, name)}
+        changed = [name for name in sorted(names) if not same_value(getattr(node, name), getattr(stored, name))]
+        fields = {name: getattr(node, name) for name in changed}
         return field_changes(fields), {} if stale else _differences(_counters_of(node), stored)
 
     def fence(self) -> int:
@@ -240,12 +241,12 @@ class Session:
             at=now_ms(),
             deletion=deletion,
         )
-        try:
-            self._discard()
-        except OSError as error:
-            _log.warning("session %s is deleted, but its directory is still there: %s", self.key, error)
         self.dir.relist()
-        self.refresh()
+        for tidy in (self._discard, self.refresh):
+            try:
+                tidy()
+            except (OSError, UnsafePathError) as error:
+                _log.warning("session %s is deleted, but could not be cleared away: %s", self.key, error)
         return True
 
     def _discard(self) -> None:
@@ -253,6 +254,8 @@ class Session:
         self._files.ensure_dir(self._paths.trash)
         trash = os.path.join(self._paths.trash, layout.trash_name(self.dir.dir_name, secrets.token_hex(8)))
         self._files.rename(self.dir.path, trash)
+        # Both, so that a power cut cannot bring back a directory from which files are gone already.
+        self._files.sync_dir(self._paths.trash)
         self._files.sync_dir(self._paths.sessions)
         self._files.remove_tree(trash)
 
