@@ -16,8 +16,9 @@ from typing import Any, TypeVar
 
 from squilla_files import layout
 from squilla_files.codec import check_fields, decode_document, encode_document
+from squilla_files.errors import UnsupportedFormatError
 from squilla_files.freshness import Stamp, stamp_of
-from squilla_files.journal import CONTEXT, FORMAT, SUMMARY
+from squilla_files.journal import CONTEXT, FORMAT, SUMMARY, later_version
 from squilla_files.models import SessionContextState, SessionSummary, load
 from squilla_files.session_dir import SessionDir
 from squilla_files.timeline import Attachment
@@ -150,6 +151,7 @@ class Attachments:
 
         Raises:
             OSError: one cannot be read.
+            UnsupportedFormatError: a later major version wrote one.
         """
         directory = self._directories[kind]
         try:
@@ -160,9 +162,14 @@ class Attachments:
         # Files with a proper name first: of two that claim one id the same one wins everywhere.
         entries = [e for e in self._files.scan(directory) if e.is_file and not layout.is_in_progress(e.name)]
         for entry in sorted(entries, key=lambda e: (layout.parse_numbered_name(e.name) is None, e.name)):
-            document = self._document(os.path.join(directory, entry.name))
-            if document is not None and document.get("type") == kind and type(document.get("id")) is str:
-                found.setdefault(document["id"], document)
+            path = os.path.join(directory, entry.name)
+            document = self._document(path)
+            if document is None or document.get("type") != kind or type(document.get("id")) is not str:
+                continue
+            version = later_version(document)
+            if version is not None:
+                raise UnsupportedFormatError(path, version)
+            found.setdefault(document["id"], document)
         return found
 
     def _document(self, path: str) -> dict[str, Any] | None:

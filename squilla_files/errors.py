@@ -236,11 +236,13 @@ class UnsafePathError(SquillaFilesError):
 
     Attributes:
         path: where it stands.
+        reason: what stands there, such as ``is a symbolic link``.
     """
 
     def __init__(self, path: str, reason: str = "is a symbolic link") -> None:
         super().__init__(f"{path} {reason}; the store does not follow it. Put the real file or directory in its place.")
         self.path = path
+        self.reason = reason
 
 
 class CorruptFileError(SquillaFilesError):

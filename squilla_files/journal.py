@@ -7,7 +7,7 @@ disk and are read again by offset. Lines that cannot be understood are kept in t
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -275,6 +275,12 @@ class Log:
     def last_record(self) -> Record | None:
         """Return the last line that is a record, None where there is none."""
         return next((record for record in reversed(self.lines) if record is not None), None)
+
+
+def later_version(document: Mapping[str, Any]) -> int | None:
+    """Return the major version of the format that *document* names if it is not this one (FORMAT.md, "Versions")."""
+    version = counter_of(document.get("format", FORMAT))
+    return None if version == FORMAT else version
 
 
 def starts_log(head: bytes) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 
 from squilla_files.codec import counter_of, decode_document, encode_document
 from squilla_files.errors import CorruptManifestError, UnsupportedFormatError
-from squilla_files.journal import FORMAT
+from squilla_files.journal import FORMAT, later_version
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +94,8 @@ def decode_manifest(data: bytes, path: str) -> Manifest:
     document = decode_document(data)
     if document is None:
         raise CorruptManifestError(path, 0, "not a JSON object")
-    version = document.get("format")
-    if counter_of(version) is not None and version != FORMAT:
+    version = later_version(document)
+    if version is not None:
         raise UnsupportedFormatError(path, version)
     try:
         return _from_document(document)

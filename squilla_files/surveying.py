@@ -74,7 +74,7 @@ class Survey:
         except FileNotFoundError:
             self.vanished = True
         except UnsafePathError as error:
-            self.add(SYMLINK if "link" in str(error) else SPECIAL_FILE, path, str(error))
+            self.add(SYMLINK if "link" in error.reason else SPECIAL_FILE, error.path, error.reason)
         except OSError as error:
             if error.errno in _OUT_OF_RESOURCES:
                 raise
