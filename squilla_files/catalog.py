@@ -34,6 +34,8 @@ _DEFAULTS: Mapping[str, Any] = STORED_DEFAULTS[SessionNode]
 class Listed:
     """One session as it was last seen."""
 
+    path: str
+    """The full path of its directory."""
     key: str
     """The canonical key."""
     exists: bool
@@ -96,8 +98,9 @@ class Catalog:
         """
         with self._mutex:
             found = []
+            deleted = self._deletions.all_names()
             for dir_name in self.directories():
-                listed = self._current(dir_name)
+                listed = self._current(dir_name, deleted.get(dir_name, ()))
                 if listed is not None and listed.exists:
                     found.append(listed)
             return found
@@ -111,12 +114,12 @@ class Catalog:
             return []
         return [e.name for e in entries if e.is_dir and layout.parse_session_dir_name(e.name) is not None]
 
-    def _current(self, dir_name: str) -> Listed | None:
+    def _current(self, dir_name: str, deletions: tuple[str, ...]) -> Listed | None:
         error: Exception
         for _ in range(_LOOKS):
             try:
                 known = self._known.get(dir_name)
-                if known is None or not self._unchanged(dir_name, known):
+                if known is None or known.deletions != deletions or not self._unchanged(known):
                     known = self._look(dir_name)
             except FileNotFoundError as moved:
                 error = moved  # sealed while it was looked at
@@ -133,14 +136,11 @@ class Catalog:
         self._known.pop(dir_name, None)
         return None
 
-    def _unchanged(self, dir_name: str, known: Listed) -> bool:
+    def _unchanged(self, known: Listed) -> bool:
         stat = self._files.stat
-        path = os.path.join(self._paths.sessions, dir_name)
-        if not known.directory.same(stat(path)):
+        if not known.directory.same(stat(known.path)):
             return False
-        if known.archive is not None and not known.archive.same(stat(os.path.join(path, ARCHIVE))):
-            return False
-        if known.deletions != self._deletions.names(dir_name):
+        if known.archive is not None and not known.archive.same(stat(os.path.join(known.path, ARCHIVE))):
             return False
         return all(stamp_of(stat(log)) == stamp for log, stamp in known.stamps.items())
 
@@ -172,6 +172,7 @@ class Catalog:
         if any(stamps[os.path.join(path, mark.name)][1] != mark.size for mark in manifest.logs):
             directory.forget()
         return Listed(
+            path,
             key,
             manifest.exists,
             manifest.epoch,
