@@ -82,6 +82,8 @@ class Files:
 
     def __init__(self, durability: Durability = "full") -> None:
         self.durability: Durability = durability
+        # Directories whose names this process knows to be durable, with their inodes.
+        self._settled: dict[str, int] = {}
 
     # --- primitives: descriptors -------------------------------------------------------------------------------
 
@@ -280,10 +282,10 @@ class Files:
             UnsafePathError: a symbolic link or a file stands there.
             OSError: it cannot be made; those above it may have been.
 
-        Durability: what was made is durable on return.
+        Durability: the directory is durable on return, whoever made it.
         """
         try:
-            self.check_directory(path)
+            status = self.check_directory(path)
         except FileNotFoundError:
             parent = os.path.dirname(path)
             if parent == path:
@@ -291,8 +293,16 @@ class Files:
             self.ensure_dir(parent)
             with contextlib.suppress(FileExistsError):  # another process made it; the check below says what it made
                 self.mkdir(path)
-            self.check_directory(path)
+            status = self.check_directory(path)
             self.sync_dir(parent)
+        else:
+            if self._settled.get(path) == status.st_ino:
+                return
+            # Who made it may have died, or failed, before its name was durable. A directory above it that may not even
+            # be opened is none of the store's.
+            with contextlib.suppress(PermissionError):
+                self.sync_dir(os.path.dirname(path))
+        self._settled[path] = status.st_ino
 
     def keep_private(self, path: str) -> None:
         """Take a file or directory back to 0600 or 0700 where a sync service or a copy gave it another mode.
