@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import threading
 from collections import defaultdict
+from collections.abc import Mapping
 
 from squilla_files import layout
 from squilla_files.codec import decode_document, encode_document
-from squilla_files.errors import CorruptFileError
+from squilla_files.errors import CorruptFileError, UnsupportedFormatError
 from squilla_files.files import Files
 from squilla_files.freshness import Freshness
-from squilla_files.journal import FORMAT
+from squilla_files.journal import FORMAT, later_version
 from squilla_files.timeline import Deletion
 
 
@@ -37,17 +39,18 @@ class Deletions:
             self._list()
             return self._names.get(dir_name, ())
 
-    def sessions(self) -> list[str]:
-        """Return the names of the session directories that have been deleted at some time."""
+    def all_names(self) -> Mapping[str, tuple[str, ...]]:
+        """Return directory name → the names of the files that record deletions of that session, for all sessions."""
         with self._mutex:
             self._list()
-            return sorted(self._names)
+            return self._names
 
     def read(self, dir_name: str) -> list[Deletion]:
         """Return the deletions of a session.
 
         Raises:
             CorruptFileError: a file cannot be understood. A deletion that cannot be read is not taken for none.
+            UnsupportedFormatError: a later major version wrote one.
             OSError: it cannot be read.
         """
         found = []
@@ -56,6 +59,9 @@ class Deletions:
             if deletion is None:
                 path = os.path.join(self._paths.deleted, name)
                 document = decode_document(self._files.read_file(path))
+                version = later_version(document) if document is not None else None
+                if version is not None:
+                    raise UnsupportedFormatError(path, version)
                 deletion = Deletion.read(document) if document is not None else None
                 if deletion is None:
                     raise CorruptFileError(path, 0, "not a deletion")
@@ -79,8 +85,14 @@ class Deletions:
             document["generation"] = deletion.generation
         document["seen"] = [list(mark) for mark in deletion.seen]
         self._files.ensure_dir(self._paths.deleted)
-        name = layout.deletion_name(dir_name, secrets.token_hex(8))
-        self._files.replace_file(os.path.join(self._paths.deleted, name), encode_document(document))
+        path = os.path.join(self._paths.deleted, layout.deletion_name(dir_name, secrets.token_hex(8)))
+        try:
+            self._files.replace_file(path, encode_document(document))
+        except OSError:
+            # Where only the last sync failed the file stands there already, and nobody was told that it does.
+            with contextlib.suppress(OSError):
+                self._files.unlink(path)
+            raise
         with self._mutex:
             self._fresh.forget()
 
