@@ -26,7 +26,7 @@ from squilla_files.freshness import Freshness, Stamp, stamp_of
 from squilla_files.journal import FORMAT, Log, Record, starts_log
 from squilla_files.manifest import LogMark, Manifest, decode_manifest
 from squilla_files.models import SessionNode, TranscriptEntry, adopt_entries, load
-from squilla_files.timeline import Timeline, fold
+from squilla_files.timeline import Deletion, Timeline, fold
 
 _T = TypeVar("_T")
 
@@ -81,6 +81,7 @@ class SessionDir:
         self._kinds: dict[str, tuple[Stamp, bool]] = {}
         self._foreign_stamps: dict[str, Stamp] = {}
         self._deletion_names: tuple[str, ...] = ()
+        self._deleted: list[Deletion] = []
         self._floor_epoch = 0
 
     # --- catching up -------------------------------------------------------------------------------------------
@@ -291,17 +292,48 @@ class SessionDir:
         self._tails[log.name] = data[data.rfind(b"\n", 0, max(len(data) - 1, 0)) + 1 :]
 
     def absorb(self, log: Log, data: bytes, status: os.stat_result) -> None:
-        """Take in what this process itself wrote at the end of *log*, whose status is *status* since."""
+        """Take in what this process itself wrote at the end of *log*, whose status is *status* since.
+
+        Nothing is read, unless two contents claim one identity: what is written cannot fail any more.
+        """
         with self.mutex:
             self._dirty = True
-            records = log.extend(data, log.size)
+            if not log.ended:
+                data = self._tails[log.name] + data
+            records = log.extend(data, log.resume_offset)
             self._keep_tail(log, data)
             self._stamps[log.name] = stamp_of(status)
             if all(self.timeline.extend(record) for record in records):
                 self.version += 1
             else:
-                self._fold(self._deletion_names)
+                self._fold_logs()
             self._dirty = False
+
+    def adopt(self, name: str, data: bytes, status: os.stat_result | None) -> None:
+        """Take in a log that this process itself has begun; without *status* it is read anew the next time."""
+        with self.mutex:
+            self._dirty = True
+            log = Log(name, self._device_in_name(name))
+            log.extend(data, 0)
+            self._forget_logs([name] if name in self.logs else [])
+            self.logs[name] = log
+            self._keep_tail(log, data)
+            if status is not None:
+                self._stamps[name] = stamp_of(status)
+            self.arrangement += 1
+            self._fold_logs()
+            self._dirty = False
+
+    def moved(self, log: Log, name: str) -> None:
+        """Take in that this process itself has given *log* another name."""
+        with self.mutex:
+            stamp = self._stamps.get(log.name)
+            tail = self._tails[log.name]
+            self._forget_logs([log.name, *([name] if name in self.logs else [])])
+            log.name = name
+            self.logs[name], self._tails[name] = log, tail
+            if stamp is not None:
+                self._stamps[name] = stamp
 
     def inode_of(self, log: Log) -> int:
         """Return the inode under which *log* was read, 0 where it was not."""
@@ -327,14 +359,17 @@ class SessionDir:
         return not known
 
     def _fold(self, names: tuple[str, ...]) -> None:
-        deletions = self.deletions.read(self.dir_name)
+        self._deleted = self.deletions.read(self.dir_name)
         if not self._folded:
             self._floor_epoch = self._own_epoch()
-        logs = [self.logs[name] for name in sorted(self.logs)]
-        floor = max(self._floor_epoch, self.timeline.epoch)
-        self.timeline = fold(logs, deletions, floor, self.read_line)
+        self._fold_logs()
         self._deletion_names = names
         self._folded = True
+
+    def _fold_logs(self) -> None:
+        logs = [self.logs[name] for name in sorted(self.logs)]
+        floor = max(self._floor_epoch, self.timeline.epoch)
+        self.timeline = fold(logs, self._deleted, floor, self.read_line)
         self.version += 1
 
     def _own_epoch(self) -> int:

@@ -18,7 +18,7 @@ from typing import Any
 from squilla_files import layout
 from squilla_files.codec import encode_line
 from squilla_files.devices import Memory
-from squilla_files.errors import LogReplacedError
+from squilla_files.errors import LogReplacedError, UnsafePathError
 from squilla_files.journal import Log, Record, first_line
 from squilla_files.sealing import carried_lines, is_worth_sealing
 from squilla_files.session_dir import ARCHIVE, SessionDir, prefix_of
@@ -46,6 +46,9 @@ class LogWriter:
         self._own: Log | None = None
         self._arrangement = -1
         self._doubtful = False
+        self._leftover = False
+        # The log that this process has made durable, and its size then.
+        self._kept: tuple[str | None, int] = (None, 0)
         self._weighed: Timeline | None = None
         self._fd: int | None = None
         self._fd_path = ""
@@ -66,8 +69,10 @@ class LogWriter:
         lines = b"".join(map(encode_line, records))
         if self.session.exposed:
             self._make_private(self.session.exposed)
+        if self._leftover:
+            self._leftover, self._arrangement = False, -1
         own = self._find_own()
-        if own is not None and (self._doubtful or self._is_heavy(own)):
+        if own is not None and (self._is_unsafe(own) or self._is_heavy(own)):
             own = self._seal(own)
         if own is None:
             self._begin(1 + self._highest_number(), None, lines)
@@ -109,61 +114,95 @@ class LogWriter:
                 _log.warning("session %s: %s stays open to others: %s", self.session.key, path, error)
         self.session.exposed.clear()
 
+    def _is_unsafe(self, own: Log) -> bool:
+        """Whether a write to the log could harm what stands in it, so that another must be begun."""
+        # A last line without its LF would be lost where a power cut leaves NULs behind it.
+        return self._doubtful or (not own.ended and own.lines[-1] is not None)
+
     def _append(self, own: Log, lines: bytes) -> None:
-        session = self.session
-        path = os.path.join(session.path, own.name)
-        fd = self._open(path, session.inode_of(own))
-        torn = not own.ended
+        fd = self._open(own)
+        data = lines if own.ended else b"\n" + lines
         try:
-            self._write(fd, own, b"\n" + lines if torn else lines)
+            status = self._write(fd, os.path.join(self.session.path, own.name), data)
+        except OSError:
+            self._take_back(fd, own)
+            raise
+        self._kept = (own.log_id, own.size + len(data))
+        try:
+            if self._files.windows:
+                self.close()  # there an open file can be neither moved nor replaced by anyone
+            self.session.absorb(own, data, status)
+        except OSError as error:
+            # The lines are durable, so the commit stands: the next refresh reads what memory lacks.
+            _log.warning("session %s: written, but not taken in: %s", self.session.key, error)
+
+    def _write(self, fd: int, path: str, data: bytes) -> os.stat_result:
+        written = self._files.write(fd, data)
+        if written != len(data):
+            # A full disk shows itself as a short write first, without an error.
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+        self._sync(fd)
+        try:
             status = self._files.stat(path)
         except FileNotFoundError:
-            self._drop(own)
             raise LogReplacedError(path) from None
-        except OSError:
-            self._drop(own)
-            raise
         if status.st_ino != self._fd_inode:
-            self._drop(own)
             raise LogReplacedError(path)
-        if self._files.windows:
-            self.close()  # there an open file can be neither moved nor replaced by anyone
-        if torn:
-            session.forget_log(own)
-            session.refresh()
-        else:
-            session.absorb(own, lines, status)
+        return status
 
-    def _write(self, fd: int, own: Log, data: bytes) -> None:
-        try:
-            written = self._files.write(fd, data)
-            if written != len(data):
-                # A full disk shows itself as a short write first, without an error.
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), own.name)
-        except OSError:
-            self._files.truncate(fd, own.size)
-            raise
+    def _sync(self, fd: int) -> None:
         try:
             self._files.sync(fd)
         except OSError:
             # The kernel reports a lost page once and then says all is well: never sync this file again.
             self._doubtful = True
-            self._files.truncate(fd, own.size)
             raise
 
-    def _drop(self, own: Log) -> None:
-        self.close()
+    def _take_back(self, fd: int, own: Log) -> None:
+        """Cut back a write that failed, wherever the file is called by now, and have the log read anew."""
         self.session.forget_log(own)
         self.session.relist()
+        try:
+            self._files.truncate(fd, own.size)
+        finally:
+            self.close()
 
-    def _open(self, path: str, inode: int) -> int:
+    def _open(self, own: Log) -> int:
+        """Open the log that was read, and no other that has its name by now."""
+        path = os.path.join(self.session.path, own.name)
+        inode = self.session.inode_of(own)
         if self._fd is not None and self._fd_path == path and self._fd_inode == inode:
             return self._fd
         self.close()
         fd = self._files.open_append(path)
-        self._fd, self._fd_path = fd, path
-        self._fd_inode = self._files.fstat(fd).st_ino
+        self._fd, self._fd_path, self._fd_inode = fd, path, 0
+        found = self._files.fstat(fd).st_ino
+        if inode not in (0, found):
+            self.session.relist()
+            raise LogReplacedError(path)
+        if self._kept[0] != own.log_id:
+            # Who began it may have died before its name was durable.
+            self._files.sync_dir(self.session.path)
+            self._kept = (own.log_id, 0)
+        self._fd_inode = found
         return fd
+
+    def secure(self) -> None:
+        """Make durable what stands in the log although this process did not write it: who did may have died before.
+
+        Raises:
+            OSError: it may not be durable.
+        """
+        own = self._find_own()
+        if own is not None and self._is_unsafe(own):
+            self._seal(own)
+        elif own is not None:
+            self._secure(own)
+
+    def _secure(self, own: Log) -> None:
+        if self._kept != (own.log_id, own.size):
+            self._sync(self._open(own))
+            self._kept = (own.log_id, own.size)
 
     def close(self) -> None:
         """Close the log; the next write opens it again."""
@@ -175,7 +214,7 @@ class LogWriter:
         """Forget the log of a session that was deleted: what comes under its key begins like any other."""
         self.close()
         self._device = self._memory = self._own = None
-        self._doubtful = self.unsaved = False
+        self._doubtful = self._leftover = self.unsaved = False
         self.session.devices.forget(self.session.dir_name)
 
     # --- whose log it is ---------------------------------------------------------------------------------------
@@ -247,8 +286,9 @@ class LogWriter:
     def _highest_number(self) -> int:
         if self._device is None:
             return 0
-        names = [layout.parse_log_name(log.name.rpartition("/")[2]) for log in self._logs_of(self._device)]
-        return max((name.number for name in names if name is not None), default=0)
+        # A log of another session that has this device's name here must not be replaced either.
+        names = [layout.parse_log_name(name.rpartition("/")[2]) for name in (*self.session.logs, *self.session.foreign)]
+        return max((name.number for name in names if name is not None and name.device == self._device), default=0)
 
     def _note_last(self) -> None:
         """Remember what stands last in the log: in memory at once, on disk now and then."""
@@ -281,21 +321,39 @@ class LogWriter:
             source=carried_from,
         )
         self._files.ensure_dir(session.path)
+        memory = self._memory
         if source is None:
             # Before the log: one that is found without a memory of it could be anybody's.
-            session.devices.remember(session.dir_name, Memory(self._device, log_id, 1, None))
-        path = os.path.join(session.path, layout.log_name(self._device, number))
+            memory = Memory(self._device, log_id, 1, None)
+            session.devices.remember(session.dir_name, memory)
+        name = layout.log_name(self._device, number)
+        path = os.path.join(session.path, name)
+        data = header + lines
         try:
-            self._files.replace_file(path, header + lines)
+            self._files.replace_file(path, data)
+            status = self._status_of(path, len(data))
         except OSError:
             # Where only the last sync failed the log stands there already, and nobody was told that it does.
             with contextlib.suppress(OSError):
                 self._files.unlink(path)
             raise
         finally:
-            self._memory = None if source is None else self._memory
             session.relist()
-        session.refresh()
+        self._memory, self._kept = memory, (log_id, len(data))
+        session.adopt(name, data, status)
+
+    def _status_of(self, path: str, size: int) -> os.stat_result | None:
+        """Return the status of a log that was begun; None where it cannot be seen, which takes nothing back."""
+        try:
+            status = self._files.stat(path)
+        except FileNotFoundError:
+            raise LogReplacedError(path) from None
+        except OSError as error:
+            _log.warning("session %s: begun, but not seen: %s", self.session.key, error)
+            return None
+        if status.st_size != size:
+            raise LogReplacedError(path)
+        return status
 
     def seal(self) -> None:
         """Seal the log: a new one continues it with what is still live, and it moves to `archive/`."""
@@ -307,6 +365,8 @@ class LogWriter:
 
     def _seal(self, own: Log) -> Log | None:
         session = self.session
+        if not self._doubtful:
+            self._secure(own)  # what is not carried over must not be lost with the name under which it was written
         open_logs = [log for name, log in session.logs.items() if not prefix_of(name) and log is not own]
         carried = carried_lines(session.timeline, own, open_logs)
         lines = b"".join(line + b"\n" for line in session.read_lines(carried))
@@ -317,33 +377,34 @@ class LogWriter:
 
     def _archive(self, log: Log) -> None:
         """Move a sealed log to `archive/`, at once or, where that fails or a crash left it out, with a later write."""
-        session = self.session
         try:
             self._move(log)
-        except OSError as error:
-            _log.warning("session %s: %s is sealed but stays where it is: %s", session.key, log.name, error)
-        session.relist()
-        session.refresh()
-        self._arrangement = session.arrangement
+        except (OSError, UnsafePathError) as error:
+            self._leftover = True
+            _log.warning("session %s: %s is sealed but not moved safely: %s", self.session.key, log.name, error)
+        self.session.relist()
 
     def _move(self, log: Log) -> None:
         session = self.session
         source = os.path.join(session.path, log.name)
         directory = os.path.join(session.path, ARCHIVE)
         self._files.ensure_dir(directory)
-        target = os.path.join(directory, log.name)
+        name = log.name
+        target = os.path.join(directory, name)
         data = self._files.read_file(source)
         try:
             taken = self._files.read_file(target) != data
         except FileNotFoundError:
             taken = False
         if taken:
-            parsed = layout.parse_log_name(log.name)
+            parsed = layout.parse_log_name(name)
             if parsed is None:
                 raise AssertionError("only logs with a proper name are sealed")
             digest = hashlib.sha256(data).hexdigest()[:8]
-            target = os.path.join(directory, layout.log_name(parsed.device, parsed.number, digest))
+            name = layout.log_name(parsed.device, parsed.number, digest)
+            target = os.path.join(directory, name)
         self._files.rename(source, target)
+        session.moved(log, f"{ARCHIVE}/{name}")
         self._files.sync_dir(directory)
         self._files.sync_dir(session.path)
 
@@ -391,7 +452,7 @@ class LogWriter:
             if seal:
                 self.seal()
             self.checkpoint()
-        except OSError as error:
+        except (OSError, UnsafePathError) as error:
             _log.warning("session %s: the commit stands, but its checkpoint failed: %s", self.session.key, error)
 
 
