@@ -45,6 +45,7 @@ def append(session: Session, appends: Sequence[Append]) -> None:
     """
     draft = session.draft()
     waiting: list[tuple[Append, Members]] = []
+    retried = False
     for item in appends:
         try:
             members = entry_members(item.entry)
@@ -58,6 +59,10 @@ def append(session: Session, appends: Sequence[Append]) -> None:
             continue
         if record is not None:
             waiting.append((item, record))
+        retried |= record is None
+    if retried and not draft.records:
+        # What is there already may be what a process wrote that died before its sync.
+        session.writer.secure()
     _write(session, draft, waiting)
 
 
