@@ -13,7 +13,7 @@ import os
 import shutil
 import tempfile
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -275,18 +275,39 @@ class Engine:
                 self._keys[session_id] = item.key
         return listed
 
-    async def locate(self, session_id: str) -> str | None:
-        """Return the key of the session whose present generation has had *session_id*, None where there is none.
+    async def find_key(self, session_id: str) -> str | None:
+        """Return the key of the session that was last seen with *session_id*, None where none was.
 
         Raises:
             OSError: the sessions cannot be listed.
         """
-        key = self._keys.get(session_id)
-        if key is not None and await self.read(key, lambda s: session_id in s.timeline.session_ids):
-            return key
-        self._keys.pop(session_id, None)
-        await self.list_all()
+        if session_id not in self._keys:
+            await self.list_all()
         return self._keys.get(session_id)
+
+    async def read_named(self, session_id: str, work: Work[T], otherwise: T) -> T:
+        """Return what *work* makes of the session whose generation has had *session_id*, else *otherwise*."""
+        return await self._named(session_id, self.read, work, otherwise)
+
+    async def change_named(self, session_id: str, work: Work[T], otherwise: T) -> T:
+        """Execute *work* under the lock of the session whose generation has had *session_id*; see `read_named`."""
+        return await self._named(session_id, self.change, work, otherwise)
+
+    async def _named(
+        self, session_id: str, perform: Callable[[str, Work[Any]], Awaitable[Any]], work: Work[T], otherwise: T
+    ) -> T:
+        def attempt(session: Session) -> tuple[T] | None:
+            return (work(session),) if session_id in session.timeline.session_ids else None
+
+        # A second look, for the session may have been deleted, and another got the id from a device since.
+        for _ in range(2):
+            key = await self.find_key(session_id)
+            found = None if key is None else await perform(key, attempt)
+            if found is not None:
+                result: T = found[0]
+                return result
+            self._keys.pop(session_id, None)
+        return otherwise
 
     # --- changing ----------------------------------------------------------------------------------------------
 

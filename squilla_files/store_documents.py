@@ -43,7 +43,7 @@ class StoredDocuments(StoredTranscripts):
 
     async def get_all_summaries(self, session_id: str) -> list[SessionSummary]:
         """Return the summaries of the present generation by `compaction_index`; empty for an unknown or closed id."""
-        return await self._read_named(session_id, _summaries, [])
+        return await self.read_named(session_id, _summaries, [])
 
     async def read_summaries(self, session_key: str) -> list[SessionSummary]:
         """Return the summaries of the present generation by `compaction_index`.
@@ -60,7 +60,7 @@ class StoredDocuments(StoredTranscripts):
 
     async def delete_summaries(self, session_id: str) -> int:
         """Take the summaries of the present generation away; return how many. What they archived stays archived."""
-        return await self._change_named(session_id, delete_summaries, 0)
+        return await self.change_named(session_id, delete_summaries, 0)
 
     async def list_degraded_summaries(self, limit: int | None = 50) -> list[SessionSummary]:
         """Return the summaries of all sessions whose flush status is degraded, oldest first, at most *limit*.

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from squilla_files.appending import Append, clear, remove
 from squilla_files.clock import as_ms
 from squilla_files.commits import CompactionCommit, Snapshot
-from squilla_files.engine import T
 from squilla_files.errors import MessageNotFoundError
 from squilla_files.iteration import transcript_batches
 from squilla_files.journal import Record
@@ -74,11 +73,11 @@ class StoredTranscripts(StoredSessions):
 
         Durability: kept once this returns.
         """
-        return await self._change_named(session_id, clear, 0)
+        return await self.change_named(session_id, clear, 0)
 
     async def delete_transcript_entry(self, session_id: str, message_id: str) -> bool:
         """Take a live message out; return whether there was one."""
-        return await self._change_named(session_id, lambda session: remove(session, message_id), False)
+        return await self.change_named(session_id, lambda session: remove(session, message_id), False)
 
     async def remove_entry(self, session_key: str, message_id: str) -> bool:
         """Take a live message out; return whether there was one. False, too, where there is no session."""
@@ -212,7 +211,7 @@ class StoredTranscripts(StoredSessions):
 
     async def get_transcript(self, session_id: str, limit: int | None = None, offset: int = 0) -> list[TranscriptEntry]:
         """Return the live transcript, oldest first, at most *limit* from *offset*; empty for an unknown id."""
-        return await self._read_named(
+        return await self.read_named(
             session_id, lambda s: s.dir.entries(_slice(s.timeline.live, limit, offset, None)), []
         )
 
@@ -220,17 +219,17 @@ class StoredTranscripts(StoredSessions):
         self, session_id: str, limit: int | None = None, offset: int = 0
     ) -> list[TranscriptEntry]:
         """Return archived and live entries in transcript order; empty for an unknown or closed id."""
-        return await self._read_named(
+        return await self.read_named(
             session_id, lambda s: s.dir.entries(_slice(s.timeline.canonical, limit, offset, None)), []
         )
 
     async def get_recent_transcript(self, session_id: str, n: int) -> list[TranscriptEntry]:
         """Return the last *n* live entries, oldest first."""
-        return await self._read_named(session_id, lambda s: s.dir.entries(_slice(s.timeline.live, None, 0, n)), [])
+        return await self.read_named(session_id, lambda s: s.dir.entries(_slice(s.timeline.live, None, 0, n)), [])
 
     async def count_transcript_entries(self, session_id: str) -> int:
         """Return how many entries are live; 0 for an unknown or closed id."""
-        return await self._read_named(session_id, lambda session: len(session.timeline.live), 0)
+        return await self.read_named(session_id, lambda session: len(session.timeline.live), 0)
 
     async def count_transcript_entries_batch(self, session_ids: Sequence[str]) -> dict[str, int]:
         """Return session id → how many entries are live, 0 for an unknown or closed id."""
@@ -253,7 +252,7 @@ class StoredTranscripts(StoredSessions):
 
         found: dict[str, list[str]] = {}
         for session_id in session_ids:
-            found[session_id] = await self._read_named(session_id, work, [])
+            found[session_id] = await self.read_named(session_id, work, [])
         return found
 
     async def get_compacted_transcript_entries(self, *, session_id: str, compaction_id: str) -> list[TranscriptEntry]:
@@ -271,7 +270,7 @@ class StoredTranscripts(StoredSessions):
                 [r for r in timeline.canonical if timeline.archived_by.get(r.identity) in wanted]
             )
 
-        return await self._read_named(session_id, work, [])
+        return await self.read_named(session_id, work, [])
 
     async def iter_transcript(self, session_id: str, *, canonical: bool = False) -> AsyncIterator[TranscriptEntry]:
         """Yield the live, or canonical, transcript oldest first, in bounded memory.
@@ -281,7 +280,7 @@ class StoredTranscripts(StoredSessions):
         Raises:
             CorruptRecordError: a log was replaced meanwhile.
         """
-        key = await self.locate(session_id)
+        key = await self.find_key(session_id)
         if key is None:
             return
         batches = await self.run(lambda: transcript_batches(self._directory_of(key), session_id, canonical=canonical))
@@ -311,20 +310,23 @@ class StoredTranscripts(StoredSessions):
 
         def find(key: str) -> list[dict[str, Any]]:
             directory = self._directory_of(key)
-            hits = []
             with directory.mutex:
-                records = list(directory.refresh().live)
-                for start in range(0, len(records), _BATCH):
-                    for entry in directory.entries(records[start : start + _BATCH]):
-                        text = text_of(entry.content)
-                        if compiled.matches(text):
-                            hits.append(_hit(entry, compiled.snippet(text)))
+                timeline = directory.refresh()
+                named = session_id is None or session_id in timeline.session_ids
+                records = list(timeline.live) if named else []
+            hits = []
+            # Not under the mutex: a long transcript must not keep appends waiting.
+            for start in range(0, len(records), _BATCH):
+                for entry in directory.entries(records[start : start + _BATCH]):
+                    text = text_of(entry.content)
+                    if compiled.matches(text):
+                        hits.append(_hit(entry, compiled.snippet(text)))
             return hits
 
         if session_id is None:
             keys = [item.key for item in await self.list_all()]
         else:
-            key = await self.locate(session_id)
+            key = await self.find_key(session_id)
             keys = [] if key is None else [key]
         hits: list[dict[str, Any]] = []
         for key in keys:
@@ -332,21 +334,6 @@ class StoredTranscripts(StoredSessions):
             hits.sort(key=lambda hit: (-as_ms(hit["created_at"]), -hit["id"], hit["session_key"]))
             del hits[limit:]
         return hits
-
-    # --- pieces ------------------------------------------------------------------------------------------------
-
-    async def _read_named(self, session_id: str, work: Callable[[Session], T], otherwise: T) -> T:
-        """Return what *work* makes of the session that *session_id* names, *otherwise* where it names none."""
-        key = await self.locate(session_id)
-        if key is None:
-            return otherwise
-        return await self.read(key, lambda s: work(s) if session_id in s.timeline.session_ids else otherwise)
-
-    async def _change_named(self, session_id: str, work: Callable[[Session], T], otherwise: T) -> T:
-        key = await self.locate(session_id)
-        if key is None:
-            return otherwise
-        return await self.change(key, lambda s: work(s) if session_id in s.timeline.session_ids else otherwise)
 
 
 _BATCH = 512
