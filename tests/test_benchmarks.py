@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 BENCHMARKS = Path(__file__).parent / "benchmarks"
-ROWS = ["append", "concurrent", "read", "read-cold", "recent", "compaction", "branch", "list", "import", "memory"]
+ROWS = [
+    *("append", "concurrent", "read", "read-cold", "recent", "compaction", "branch", "list"),
+    *("import", "import-names", "memory"),
+]
 
 
 def printed(tmp_path: Path, script: str, *arguments: str) -> str:
