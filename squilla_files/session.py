@@ -242,14 +242,15 @@ class Session:
             deletion=deletion,
         )
         self.dir.relist()
-        for tidy in (self._discard, self.refresh):
+        for tidy in (self.discard, self.refresh):
             try:
                 tidy()
             except (OSError, UnsafePathError) as error:
                 _log.warning("session %s is deleted, but could not be cleared away: %s", self.key, error)
         return True
 
-    def _discard(self) -> None:
+    def discard(self) -> None:
+        """Take the directory of a session that was deleted away; nothing in it counts any more."""
         self.writer.forget()
         self._files.ensure_dir(self._paths.trash)
         trash = os.path.join(self._paths.trash, layout.trash_name(self.dir.dir_name, secrets.token_hex(8)))
