@@ -15,6 +15,7 @@ from typing import Any
 from squilla_files import layout
 from squilla_files.codec import decode_line
 from squilla_files.deletions import Deletions
+from squilla_files.devices import Devices
 from squilla_files.errors import CorruptManifestError, SquillaFilesError
 from squilla_files.files import Files
 from squilla_files.freshness import Freshness, Stamp, stamp_of
@@ -73,6 +74,7 @@ class Catalog:
         files: the disk.
         paths: the store's paths.
         deletions: the store's deletions.
+        devices: this machine's device names.
         directory_of: gives the directory of the session with a key, read already or not.
 
     Attributes:
@@ -80,11 +82,17 @@ class Catalog:
     """
 
     def __init__(
-        self, files: Files, paths: layout.Layout, deletions: Deletions, directory_of: Callable[[str], SessionDir]
+        self,
+        files: Files,
+        paths: layout.Layout,
+        deletions: Deletions,
+        devices: Devices,
+        directory_of: Callable[[str], SessionDir],
     ) -> None:
         self._files = files
         self._paths = paths
         self._deletions = deletions
+        self._devices = devices
         self._directory_of = directory_of
         self._known: dict[str, Listed] = {}
         self._mutex = threading.Lock()
@@ -155,7 +163,9 @@ class Catalog:
             archive.saw(archived)
         except FileNotFoundError:
             pass
-        key = self.key_of(dir_name)
+        # Three ways, the cheapest first: a listing of the directory costs as much as all the rest.
+        known = self._known.get(dir_name)
+        key = known.key if known is not None else self._key_in_manifest(dir_name) or self.key_of(dir_name)
         if key is None:
             return None
         session = self._directory_of(key)
@@ -199,6 +209,18 @@ class Catalog:
             return None
         return manifest
 
+    def _key_in_manifest(self, dir_name: str) -> str | None:
+        """Return the key that this device's manifest names, None where another way must be found."""
+        device = self._devices.known()
+        if device is None:
+            return None
+        path = os.path.join(self._paths.sessions, dir_name, layout.manifest_name(device))
+        try:
+            document = decode_line(self._files.read_file(path))
+        except FileNotFoundError:
+            return None
+        return _fitting_key(document, dir_name)
+
     def key_of(self, dir_name: str) -> str | None:
         """Return the key of the session in a directory; None where it holds none, or that of another key.
 
@@ -214,13 +236,13 @@ class Catalog:
             for entry in entries:
                 if not entry.is_file or layout.is_in_progress(entry.name):
                     continue
-                key = self._key_in(os.path.join(directory, entry.name))
-                if key is not None and layout.session_dir_name(key) == dir_name:
+                key = _fitting_key(self._first_line(os.path.join(directory, entry.name)), dir_name)
+                if key is not None:
                     return key
         return None
 
-    def _key_in(self, path: str) -> str | None:
-        """Return the session key in the first line of a log, None where the file is none."""
+    def _first_line(self, path: str) -> dict[str, Any] | None:
+        """Return the object in the first line of a log, None where the file is none."""
         fd = self._files.open_read(path)
         try:
             head = self._files.pread(fd, _FIRST_LINE_BYTES, 0)
@@ -234,6 +256,12 @@ class Catalog:
                 head += more
         finally:
             self._files.close(fd)
-        header = decode_line(head.partition(b"\n")[0])
-        key = header.get("session_key") if header is not None else None
-        return key if type(key) is str and canonicalize_session_key(key) == key else None
+        return decode_line(head.partition(b"\n")[0])
+
+
+def _fitting_key(document: dict[str, Any] | None, dir_name: str) -> str | None:
+    """Return the session key in *document* if it is that of the directory."""
+    key = document.get("session_key") if document is not None else None
+    if type(key) is str and canonicalize_session_key(key) == key and layout.session_dir_name(key) == dir_name:
+        return key
+    return None

@@ -108,7 +108,7 @@ class Engine:
         self._paths = Layout(root)
         self._devices = Devices(self._files, self._paths, self._given_device)
         self._deletions = Deletions(self._files, self._paths)
-        self._catalog = Catalog(self._files, self._paths, self._deletions, self._directory_of)
+        self._catalog = Catalog(self._files, self._paths, self._deletions, self._devices, self._directory_of)
 
     # --- opening and closing -----------------------------------------------------------------------------------
 
