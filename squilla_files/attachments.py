@@ -97,6 +97,12 @@ class Attachments:
         self._files.replace_file(os.path.join(directory, name), encode_document(document))
         return doc_id
 
+    def index_of(self, doc_id: str) -> int:
+        """Return the number of a summary that was committed, be it that memory lacks it until the next refresh."""
+        timeline = self._session.timeline
+        known = [a for a in timeline.summaries if timeline.generation_of(a.record) == timeline.generation]
+        return next((a.index for a in known if a.doc_id == doc_id), len(known))
+
     # --- reading -----------------------------------------------------------------------------------------------
 
     def summaries(self, attachments: Iterable[Attachment]) -> list[SessionSummary]:

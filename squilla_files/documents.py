@@ -24,8 +24,7 @@ def save_summary(session: Session, summary: SessionSummary) -> SessionSummary:
     Durability: kept once this returns.
     """
     doc_id = _save(session, SUMMARY, summary)
-    found = next(a for a in session.timeline.summaries if a.doc_id == doc_id)
-    summary.id, summary.compaction_index = number_of(session.dir.dir_name, doc_id), found.index
+    summary.id, summary.compaction_index = number_of(session.dir.dir_name, doc_id), session.attachments.index_of(doc_id)
     return summary
 
 

@@ -44,7 +44,7 @@ class Record:
     """One record of a log, without its content."""
 
     __slots__ = (
-        "after", "call_id", "calls", "data", "epoch", "generation", "id", "identity", "kind",
+        "after", "call_id", "calls", "content_hash", "data", "epoch", "generation", "id", "identity", "kind",
         "length", "line", "log", "offset", "position", "replaces", "role",
     )  # fmt: skip
 
@@ -52,6 +52,7 @@ class Record:
     line: int
     offset: int
     length: int
+    content_hash: int
     kind: str
     id: int
     epoch: int
@@ -65,8 +66,10 @@ class Record:
     role: str
     data: dict[str, Any] | None
 
-    def __init__(self, log: Log, line: int, offset: int, length: int, obj: dict[str, Any]) -> None:
-        """Read the record *obj* that stands in *line*.
+    def __init__(
+        self, log: Log, line: int, offset: int, length: int, obj: dict[str, Any], content_hash: int = 0
+    ) -> None:
+        """Read the record *obj* that stands in *line*; *content_hash* tells copies from other contents.
 
         Raises:
             ValueError: a member that every record must have is missing or of another type.
@@ -87,6 +90,7 @@ class Record:
         self.line = line
         self.offset = offset
         self.length = length
+        self.content_hash = content_hash
         self.id = identifier
         self.epoch = epoch
         self.generation = generation
@@ -149,6 +153,7 @@ class Record:
                 continue
             entry = Record.__new__(Record)
             entry.log, entry.line, entry.offset, entry.length = self.log, self.line, self.offset, self.length
+            entry.content_hash = self.content_hash
             entry.kind, entry.id, entry.epoch, entry.generation = MESSAGE, self.id, self.epoch, self.generation
             own_id = counter_of(item.get("id"))
             if own_id is not None and own_id > self.id:
@@ -247,7 +252,7 @@ class Log:
             if type(obj.get("type")) is not str:
                 raise ValueError("no type")
             if number > 1:
-                return Record(self, number, offset, len(line), obj)
+                return Record(self, number, offset, len(line), obj, hash(line))
             if self._read_header(obj):
                 return None
             raise ValueError("not the first line of a log")

@@ -140,7 +140,7 @@ def _as_stored(session: Session, summary: SessionSummary, doc_id: str) -> Sessio
     # Not read back: what is committed cannot fail any more.
     stored = deepcopy(summary)
     stored.id, stored.session_key = number_of(session.dir.dir_name, doc_id), session.key
-    stored.compaction_index = next(a.index for a in session.timeline.summaries if a.doc_id == doc_id)
+    stored.compaction_index = session.attachments.index_of(doc_id)
     return stored
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import orjson
 import pytest
+from written import head, message, read_log
 
 from squilla_files.journal import Log, Record
 from squilla_files.timeline import Deletion, Timeline, fold
@@ -53,3 +54,14 @@ def test_files_mean_what_the_vector_says(vector: dict) -> None:
         "closed": sorted(r.identity for r in timeline.closed),
     }
     assert got == want
+
+
+def test_copies_are_told_from_other_contents_without_being_read() -> None:
+    lines = head("1") + message(1, "a") + message(2, "b", "a")
+    logs = [read_log(lines, name) for name in ("a", "b")]
+
+    def read_line(record: Record) -> bytes:
+        raise AssertionError(f"{record.identity} was read")
+
+    timeline = fold(logs, [], 0, read_line)
+    assert [record.identity for record in timeline.live] == ["a", "b"]
