@@ -7,6 +7,7 @@ disk, a service that put an older version back.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import platform
@@ -159,10 +160,13 @@ class Devices:
 
     def _load(self, path: str) -> dict[str, object] | None:
         try:
+            self._files.check_below(self._layout.root, path)
             return decode_document(self._files.read_file(path))
         except FileNotFoundError:
             return None
 
     def _save(self, path: str, document: dict[str, object]) -> None:
+        with contextlib.suppress(FileNotFoundError):  # made below
+            self._files.check_below(self._layout.root, path)
         self._files.ensure_dir(os.path.dirname(path))
         self._files.replace_file(path, encode_document(document))

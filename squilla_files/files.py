@@ -275,6 +275,18 @@ class Files:
             raise UnsafePathError(path, "is not a directory")
         return status
 
+    def check_below(self, root: str, path: str) -> None:
+        """See that *path*, which lies below *root*, does not lead through a link.
+
+        Raises:
+            UnsafePathError: a symbolic link or a file stands in place of a directory between the two.
+            OSError: one cannot be seen; FileNotFoundError where one is missing.
+        """
+        directory = os.path.dirname(path)
+        if directory != root:
+            self.check_below(root, directory)
+            self.check_directory(directory)
+
     def ensure_dir(self, path: str) -> None:
         """Make a directory, and those above it, where missing.
 

@@ -123,6 +123,8 @@ class LockFile:
 
     def _open(self) -> int:
         try:
+            # A link in place of `.local` or `.local/locks` would lock something elsewhere.
+            self._files.check_below(os.path.dirname(os.path.dirname(os.path.dirname(self.path))), self.path)
             fd = self._files.open_append(self.path)
         except FileNotFoundError:
             self._files.ensure_dir(os.path.dirname(self.path))
