@@ -144,6 +144,13 @@ def public_methods(*, with_key: bool) -> list[str]:
     return found
 
 
+def key_is_optional(name: str) -> bool:
+    """Say whether a public method may be called without a key, and then means every session."""
+    parameters = inspect.signature(getattr(SessionStorage, name)).parameters
+    told = [parameters[each].default for each in (*_KEY_NAMES, "spawned_by") if each in parameters]
+    return told == [None]
+
+
 def _chosen(method: Callable[..., Any], given: dict[str, Any], optional: Iterable[str]) -> dict[str, Any]:
     parameters = inspect.signature(method).parameters.values()
     wanted = [p.name for p in parameters if p.default is p.empty or p.name in optional]
