@@ -45,7 +45,7 @@ def append(session: Session, appends: Sequence[Append]) -> None:
     """
     draft = session.draft()
     waiting: list[tuple[Append, Members]] = []
-    retried = False
+    retried: list[Append] = []
     for item in appends:
         try:
             members = entry_members(item.entry)
@@ -59,11 +59,14 @@ def append(session: Session, appends: Sequence[Append]) -> None:
             continue
         if record is not None:
             waiting.append((item, record))
-        retried |= record is None
+        else:
+            retried.append(item)
     if retried and not draft.records:
         # What is there already may be what a process wrote that died before its sync.
         session.writer.secure()
     _write(session, draft, waiting)
+    for item in retried:
+        item.done = True
 
 
 def _write(session: Session, draft: Draft, waiting: Iterable[tuple[Append, Members]]) -> None:
