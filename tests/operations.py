@@ -269,6 +269,8 @@ OPERATIONS = [
     Operation("checkpoint", compacted, lambda s: s.writer.checkpoint()),
     Operation("seal", young, lambda s: s.writer.seal()),
 ]
+_NAMED = {operation.name: operation for operation in OPERATIONS}
+APPEND, COMPACTION, BRANCH = _NAMED["append"], _NAMED["compaction"], _NAMED["branch"]
 each_operation = pytest.mark.parametrize("operation", OPERATIONS, ids=[operation.name for operation in OPERATIONS])
 
 
