@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
+
+from squilla_files.storage import SessionStorage
 
 BENCHMARKS = Path(__file__).parent / "benchmarks"
 ROWS = [
@@ -50,3 +53,17 @@ def test_a_row_that_does_not_exist_is_refused(tmp_path: Path, arguments: list[st
     done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", check=False)
     assert done.returncode == 2
     assert "nothing" in done.stderr
+
+
+async def test_what_is_filled_is_a_store_without_findings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    filling = import_module("filling")
+    async with SessionStorage(tmp_path / "one", device=filling.DEVICE) as store:
+        session_id = await filling.fill(store, "agent:main:long", 30)
+        contents = [entry.content for entry in await store.get_transcript(session_id)]
+    async with SessionStorage(tmp_path / "many", device=filling.DEVICE) as many:
+        await filling.fill_sessions(many, 5)
+    assert contents == [filling.content(number) for number in range(30)]
+    for name in ("one", "many"):
+        async with SessionStorage(tmp_path / name, device=filling.DEVICE) as reopened:
+            assert (await reopened.verify()).findings == ()

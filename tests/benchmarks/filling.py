@@ -14,7 +14,7 @@ from uuid import uuid4
 from squilla_files.clock import now_ms
 from squilla_files.codec import encode_line
 from squilla_files.journal import first_line
-from squilla_files.layout import Layout, log_name, session_dir_name
+from squilla_files.layout import Layout, log_name, manifest_name, session_dir_name
 from squilla_files.manager import SessionManager
 from squilla_files.models import TranscriptEntry
 from squilla_files.storage import SessionStorage
@@ -73,13 +73,20 @@ def _extend(path: str, lines: Iterator[bytes]) -> None:
             log.writelines(block)
 
 
-def _begin(directory: str, lines: list[bytes]) -> str:
-    """Make a session's directory with a log of these lines, and return the log's path."""
-    path = os.path.join(directory, log_name(DEVICE, 1))
-    os.mkdir(directory, 0o700)
-    with open(path, "xb") as log:
-        log.writelines(lines)
-    return path
+def _begin(store: SessionStorage, key: str, lines: list[bytes]) -> list[str]:
+    """Make a session with a log of these lines and a manifest, and return the paths of its directory and log."""
+    session = store._directory_of(key)
+    log = os.path.join(session.path, log_name(DEVICE, 1))
+    os.mkdir(session.path, 0o700)
+    _create(log, b"".join(lines))
+    session.refresh()
+    _create(os.path.join(session.path, manifest_name(DEVICE)), session.checkpoint(DEVICE).encode())
+    return [session.path, log]
+
+
+def _create(path: str, data: bytes) -> None:
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(data)
 
 
 async def fill(store: SessionStorage, key: str, count: int) -> str:
@@ -122,8 +129,7 @@ async def fill_sessions(store: SessionStorage, count: int) -> list[str]:
             encode_line({"type": "session", "id": 1, "record": new_log_id(), "event": "created", "set": given}),
             _message_line(number, 2, str(uuid4()), None),
         ]
-        directory = Layout(store.root).session(session_dir_name(key))
-        made += [directory, _begin(directory, lines)]
+        made += _begin(store, key, lines)
     listed = await store.count_sessions()
     if listed != count or store._catalog.problems:
         raise AssertionError(f"{listed} of {count} sessions are listed, problems: {store._catalog.problems}")
