@@ -102,6 +102,10 @@ class _Check:
         if not survey.directories:
             return
         self._find_key()
+        if not self.is_twin and layout.parse_session_dir_name(self._dir_name) is None:
+            survey.findings.clear()  # nothing in it is the store's
+            survey.add(FOREIGN, self.found.path, "a directory that holds no session")
+            return
         for log in self.found.logs.values():
             if log.session_key in (None, self.key) or self.is_twin:
                 self._own.append(log)

@@ -104,11 +104,12 @@ class StoreCheck:
                 survey.add(TRASH, os.path.join(paths.trash, entry.name), "left of a session that was deleted")
 
     def _check_deletion(self, path: str) -> None:
-        name = os.path.basename(path)
-        data = self._survey.read(path)
-        if layout.parse_deletion_name(name) is None:
+        parsed = layout.parse_deletion_name(os.path.basename(path))
+        if parsed is None:
             self._survey.add(FOREIGN, path, "its name is not that of a deletion")
-        elif data is not None:
+        elif parsed.dir_name in self.directories:
+            return  # found with the session
+        elif (data := self._survey.read(path)) is not None:
             document = decode_document(data)
             if document is not None and later_version(document) is not None:
                 version = document["format"]

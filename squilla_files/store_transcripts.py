@@ -192,7 +192,8 @@ class StoredTranscripts(StoredSessions):
                 if end < 0:
                     raise MessageNotFoundError(session.key, before)
             start = max(end - limit, 0)
-            return session.dir.entries(canonical[start:end]), start > 0, not session.dir.missing
+            complete = not (session.dir.missing or session.dir.placeholders)
+            return session.dir.entries(canonical[start:end]), start > 0, complete
 
         return await self.read(canonicalize_session_key(session_key), work)
 

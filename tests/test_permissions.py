@@ -75,7 +75,7 @@ async def everything(store: SessionStorage) -> None:
 async def test_whatever_the_umask_files_are_0600_and_directories_0700(tmp_path: Path, umask: None) -> None:
     root = tmp_path / "store"
     files = Watched()
-    async with SessionStorage(root, files=files) as store:
+    async with SessionStorage(root, files=files, durability="os") as store:
         await everything(store)
         assert wrong_modes(root) == {}
     assert wrong_modes(root) == {}
@@ -109,7 +109,7 @@ async def test_a_directory_of_archives_that_exists_keeps_its_mode(tmp_path: Path
 
 
 async def made(root: Path) -> SessionNode:
-    async with SessionStorage(root, device="laptop") as store:
+    async with SessionStorage(root, device="laptop", durability="os") as store:
         await everything(store)
         return await stored(store)
 
@@ -123,7 +123,7 @@ async def test_modes_that_a_sync_service_changed_are_set_again_by_the_next_write
     root = tmp_path / "store"
     node = await made(root)
     expose(root)
-    async with SessionStorage(root, device="laptop") as store:
+    async with SessionStorage(root, device="laptop", durability="os") as store:
         await say(store, node, "five")
         session = root / "sessions" / session_dir_name(KEY)
         exposed = [path for path in wrong_modes(session) if path == "." or path.endswith("jsonl") or path == "archive"]
@@ -135,7 +135,7 @@ async def test_the_log_of_another_device_that_arrives_open_to_others_is_made_pri
     root = tmp_path / "store"
     node = await made(root)
     session = root / "sessions" / session_dir_name(KEY)
-    async with SessionStorage(root, device="laptop") as store:
+    async with SessionStorage(root, device="laptop", durability="os") as store:
         await say(store, node, "five")
         arrived = session / "transcript.desk.000001.jsonl"
         arrived.write_bytes(next(session.glob("transcript.laptop.*")).read_bytes().replace(b'"laptop"', b'"desk"'))
@@ -149,7 +149,7 @@ async def test_reading_leaves_modes_as_they_are(tmp_path: Path) -> None:
     node = await made(root)
     expose(root)
     before = tree(root, stamps=True)
-    async with SessionStorage(root, device="laptop") as store:
+    async with SessionStorage(root, device="laptop", durability="os") as store:
         assert await said(store, node.session_id) == []
         await store.list_sessions()
         await store.verify()
@@ -169,7 +169,7 @@ async def test_a_mode_that_cannot_be_set_stops_no_write_and_is_told(
     root = tmp_path / "store"
     node = await made(root)
     expose(root)
-    async with SessionStorage(root, device="laptop", files=WithoutModes()) as store:
+    async with SessionStorage(root, device="laptop", durability="os", files=WithoutModes()) as store:
         await say(store, node, "five", "six")
         assert await said(store, node.session_id) == ["five", "six"]
     told = [record.message for record in caplog.records if "stays open to others" in record.message]
@@ -232,7 +232,7 @@ REFUSED = [
 async def test_a_link_is_refused_and_neither_followed_nor_written_through(tmp_path: Path, verb: str, name: str) -> None:
     root, outside = tmp_path / "store", tmp_path / "outside"
     node = await made(root)
-    async with SessionStorage(root, device="laptop") as store:
+    async with SessionStorage(root, device="laptop", durability="os") as store:
         await say(store, node, "four")
         await store.truncate_session(KEY, 0)
         await store.save_summary(summary(await stored(store), "some"))
@@ -241,7 +241,7 @@ async def test_a_link_is_refused_and_neither_followed_nor_written_through(tmp_pa
     path.rename(outside)
     path.symlink_to(outside)
     before = outside.read_bytes() if outside.is_file() else tree(outside, stamps=True)
-    async with SessionStorage(root, device="laptop") as store:
+    async with SessionStorage(root, device="laptop", durability="os") as store:
         with pytest.raises(UnsafePathError):
             await OPERATIONS[verb](store, node)
         report = await store.verify()
@@ -268,7 +268,7 @@ async def test_a_link_that_leads_nowhere_is_refused_like_any_other(tmp_path: Pat
     path = place(root, "log")
     path.unlink()
     path.symlink_to(tmp_path / "nowhere")
-    async with SessionStorage(root, device="laptop") as store:
+    async with SessionStorage(root, device="laptop", durability="os") as store:
         with pytest.raises(UnsafePathError):
             await say(store, node, "five")
     assert not (tmp_path / "nowhere").exists()
@@ -280,7 +280,7 @@ async def test_a_link_in_the_archives_makes_the_reset_go_on_without_the_document
     (root / "archives").rename(outside)
     (root / "archives").symlink_to(outside)
     before = tree(outside)
-    async with SessionStorage(root, device="laptop") as store:
+    async with SessionStorage(root, device="laptop", durability="os") as store:
         await say(store, node, "five")
         await store.reset_session(KEY, reason="test")
         assert await said(store, (await stored(store)).session_id) == []
