@@ -174,7 +174,11 @@ class LogWriter:
         if self._fd is not None and self._fd_path == path and self._fd_inode == inode:
             return self._fd
         self.close()
-        fd = self._files.open_append(path)
+        try:
+            fd = self._files.open_append(path)
+        except FileNotFoundError:
+            self.session.relist()
+            raise LogReplacedError(path) from None
         self._fd, self._fd_path, self._fd_inode = fd, path, 0
         found = self._files.fstat(fd).st_ino
         if inode not in (0, found):
