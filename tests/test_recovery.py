@@ -444,17 +444,6 @@ async def test_every_damaged_line_is_listed_with_its_offset(root: Path, session:
 # --- what cannot be read ---------------------------------------------------------------------------------------------
 
 
-def failing(code: int, suffix: str, *names: str) -> FaultyFiles:
-    files = FaultyFiles()
-
-    def matching(call: Call) -> bool:
-        return call.name in names and call.path.endswith(suffix)
-
-    for name in names:
-        files.fail_at(1, code, sticky=True, matching=lambda call, name=name: call.name == name and matching(call))
-    return files
-
-
 @pytest.mark.parametrize("code", [errno.EACCES, errno.EIO, errno.ESTALE])
 @pytest.mark.parametrize(
     ("suffix", "name"),
@@ -486,8 +475,6 @@ async def test_what_cannot_be_read_is_an_error_among_the_findings_and_hides_no_o
     files = FaultyFiles()
     store = opened(root, files=files)
     await store.connect()
-    matched = [code]
-
     def matching(call: Call) -> bool:
         return call.name == name and call.path.endswith(suffix)
 
@@ -496,7 +483,6 @@ async def test_what_cannot_be_read_is_an_error_among_the_findings_and_hides_no_o
     report = await store.verify()
     files.heal()
     await store.close()
-    assert matched
     unreadable = [found for found in report.findings if found.kind == findings.UNREADABLE]
     assert unreadable
     assert all(found.severity == "error" and os.strerror(code) in found.detail for found in unreadable)
