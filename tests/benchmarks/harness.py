@@ -1,6 +1,6 @@
 """What the benchmarks stand on: interleaved measurements, one table, and the hot functions of a row.
 
-A row is a ratio against a floor in the same run. Both sides take turns (A B A B …), and the ratio is the median of the
+A row is a ratio against a floor in the same run. Both sides take turns (B A B A …, the floor first), and the ratio is the median of the
 ratios of all turns, so that a machine that slows down slows both. Nothing here asserts that anything is fast.
 """
 
@@ -93,13 +93,14 @@ class Bench:
     async def compare(self, ours: Side, floor: Side, turns: int, *, warm_up: bool = True) -> Measured:
         """Let both sides take turns, after one turn that does not count where *warm_up* says so."""
         if warm_up:
-            await ours()
             await floor()
+            await ours()
         pairs = []
         for _ in range(turns):
             if turns <= self.sizes.turns:
-                gc.collect()  # what the setting up left behind is no part of the first side
-            pairs.append((await ours(), await floor()))
+                gc.collect()  # what the turn before left behind is no part of this one
+            theirs = await floor()
+            pairs.append((await ours(), theirs))
         medians = [seconds_text(median(side)) for side in zip(*pairs, strict=True)]
         return Measured(median(a / b for a, b in pairs), "×", medians[0], medians[1])
 
