@@ -265,10 +265,15 @@ class Engine:
                 session.refresh()
                 return work(session)
 
+        await self._begun(key)
         return await self.run(attempt)
+
+    async def _begun(self, key: str | None) -> None:
+        """Wait until those who follow the session (None: any) have begun; see `StoredEvents`."""
 
     async def list_all(self) -> list[Listed]:
         """Return every session of the store that exists and can be read."""
+        await self._begun(None)
         listed = await self.run(self._catalog.sessions)
         for item in listed:
             for session_id in item.session_ids:
@@ -379,6 +384,7 @@ class Engine:
                 return append(session, [job.item for job in begun if job.item is not None])
 
         try:
+            await self._begun(entry.session.key)
             result = await run_locked(entry.lock, self._run_begun, jobs[0].timeout_s, work)
         except BaseException as error:
             self._answer(jobs, None, error)

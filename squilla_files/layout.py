@@ -25,6 +25,7 @@ _LOG: Final = re.compile(rf"transcript\.({_DEVICE})\.([0-9]{{6,12}})(?:\.([0-9a-
 _MANIFEST: Final = re.compile(rf"manifest\.({_DEVICE})\.json")
 _NUMBERED: Final = re.compile(rf"([0-9]{{6,12}})\.({_DEVICE})\.json")
 _DELETION: Final = re.compile(r"([a-z0-9-]{1,40}~[0-9a-f]{16})\.([0-9a-f]{16})\.json")
+_CURSOR: Final = re.compile(r"([0-9a-f]{16})\.jsonl")
 _TEMPORARY: Final = re.compile(r"~sqf-[0-9a-f]+\.tmp")
 _PLACEHOLDER: Final = re.compile(r"\.(.+)\.icloud", re.IGNORECASE)
 _IN_PROGRESS_ENDS: Final = (
@@ -174,6 +175,17 @@ def archive_document_name(dir_name: str, epoch: int, token: str) -> str:
 def trash_name(dir_name: str, token: str) -> str:
     """Return the name under which a deleted session's directory lies in the trash; *token* are 16 hex digits."""
     return f"{dir_name}.{token}"
+
+
+def cursor_name(token: str) -> str:
+    """Return the name of a file of positions; *token* are 16 hex digits."""
+    return f"{token}.jsonl"
+
+
+def parse_cursor_name(name: str) -> str | None:
+    """Return the token in the name of a file of positions, or None where it is no such name."""
+    found = _CURSOR.fullmatch(name)
+    return found[1] if found else None
 
 
 def temporary_name(token: str) -> str:

@@ -1,7 +1,7 @@
 """The store: sessions, transcripts, summaries and context states under one root directory.
 
 `SessionStorage` is a thin asynchronous facade. Its methods are declared where they belong: `StoredSessions`,
-`StoredTranscripts`, `StoredDocuments`, `StoredBranches` and `StoredCare`, on the machinery of `Engine`.
+`StoredTranscripts`, `StoredDocuments`, `StoredBranches`, `StoredCare` and `StoredEvents`, on the machinery of `Engine`.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from typing import Self
 
 from squilla_files.errors import StaleEpochError
 from squilla_files.files import Durability, Files
-from squilla_files.store_care import StoredCare
+from squilla_files.store_events import StoredEvents
 
 __all__ = ["SessionStorage", "StaleEpochError"]
 
 
-class SessionStorage(StoredCare):
+class SessionStorage(StoredEvents):
     """A file-based store of sessions that several processes, and several devices behind a sync service, may share.
 
     Use it as an asynchronous context manager, or call `connect` and `close`.

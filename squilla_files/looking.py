@@ -1,0 +1,120 @@
+"""What a glance at a session's directory shows: its files by name, size and time. Nothing is read. Synchronous.
+
+A follower of a whole store begins with a glance at every session, and looks again now and then, because file systems
+do not report every change.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from squilla_files import layout
+from squilla_files.deletions import Deletions
+from squilla_files.files import Files
+from squilla_files.placing import Marks, tail_digest
+from squilla_files.session_dir import ARCHIVE
+
+_INSIDE = (ARCHIVE, "summaries", "contexts")
+
+
+@dataclass(frozen=True, slots=True)
+class Glance:
+    """One session's directory as it was seen."""
+
+    sizes: dict[str, int]
+    """Path below the directory, with `/`, of each file that may be a log → its size in bytes."""
+    signature: int
+    """Changes when anything does that a subscriber could be told."""
+
+
+class Looker:
+    """Looks at the sessions of one store.
+
+    Args:
+        files: the disk.
+        paths: the store's paths.
+        deletions: the store's deletions.
+    """
+
+    def __init__(self, files: Files, paths: layout.Layout, deletions: Deletions) -> None:
+        self._files = files
+        self._paths = paths
+        self._deletions = deletions
+
+    def directories(self) -> list[str]:
+        """Return the names of the directories of all sessions that are, or have been deleted.
+
+        Raises:
+            OSError: they cannot be listed.
+        """
+        try:
+            entries = self._files.scan(self._paths.sessions)
+        except FileNotFoundError:
+            entries = []
+        found = {e.name for e in entries if e.is_dir and layout.parse_session_dir_name(e.name) is not None}
+        return sorted(found.union(self._deletions.all_names()))
+
+    def glance(self, dir_name: str) -> Glance:
+        """Look at one session.
+
+        Raises:
+            OSError: it cannot be looked at; a directory that is not there is an empty one.
+        """
+        sizes: dict[str, int] = {}
+        stamps: list[object] = [self._deletions.names(dir_name)]
+        self._look_into(self._paths.session(dir_name), "", sizes, stamps)
+        return Glance(sizes, hash(tuple(stamps)))
+
+    def _look_into(self, path: str, prefix: str, sizes: dict[str, int], stamps: list[object]) -> None:
+        try:
+            entries = self._files.scan(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        for entry in entries:
+            name = entry.name
+            if entry.is_dir:
+                if not prefix and name in _INSIDE:
+                    inside = os.path.join(path, name)
+                    if name == ARCHIVE:
+                        self._look_into(inside, f"{ARCHIVE}/", sizes, stamps)
+                    else:
+                        stamps.append((name, self._time_of(inside)))
+                continue
+            if not entry.is_file or layout.is_in_progress(name) or layout.parse_manifest_name(name) is not None:
+                continue
+            try:
+                status = self._files.stat(os.path.join(path, name))
+            except FileNotFoundError:
+                continue  # moved meanwhile: the next look finds it
+            sizes[prefix + name] = status.st_size
+            stamps.append((prefix + name, status.st_size, status.st_mtime_ns, status.st_ino))
+
+    def _time_of(self, path: str) -> int:
+        try:
+            return self._files.stat(path).st_mtime_ns
+        except FileNotFoundError:
+            return 0
+
+    # --- marks -------------------------------------------------------------------------------------------------
+
+    def marks(self, dir_name: str, glance: Glance) -> Marks:
+        """Return what was seen as marks, the ends of the files not read yet."""
+        files = {name.rpartition("/")[2]: (size, b"") for name, size in glance.sizes.items()}
+        deletions = self._deletions.read(dir_name)
+        return Marks(files, max((deletion.epoch for deletion in deletions), default=0))
+
+    def ends(self, dir_name: str, marks: Marks) -> Marks:
+        """Return *marks* with the ends of the files, so that one that is cut or replaced later shows.
+
+        A file that is no more, or shorter, is left as it is: it cannot be found at its mark.
+        """
+        found = dict(marks.files)
+        for base, (size, digest) in marks.files.items():
+            for directory in (self._paths.session(dir_name), self._paths.archive(dir_name)):
+                try:
+                    found[base] = (size, digest or tail_digest(self._files, os.path.join(directory, base), size))
+                    break
+                except FileNotFoundError:
+                    continue
+        return Marks(found, marks.fence)
