@@ -130,7 +130,7 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is an error."""
+        """Whether no error is left: none was found, or each was mended (in a dry run: would be)."""
         return not any(item.severity == "error" and not item.action for item in self.findings)
 
     @property

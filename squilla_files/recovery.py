@@ -225,7 +225,7 @@ class StoreRepair(Repair):
         files: the disk.
         paths: the store's paths.
         check: looks at the store.
-        quiet: the unfinished files, relative to the root, whose writers are gone for sure; None: all, in a dry run.
+        quiet: the unfinished files, relative to the root, whose writers are gone for sure.
         later: whether a later version of the package wrote to the store.
         dry_run: whether nothing is done, and only said.
     """

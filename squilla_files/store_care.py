@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 
 from squilla_files.arrival import sync_status
@@ -67,22 +68,17 @@ class StoredCare(StoredBranches):
         if session_key is not None:
             name = session_dir_name(canonicalize_session_key(session_key))
             return report_of(await self._repair_session(name, dry_run=dry_run))
+        # Modes first: a directory that is closed to its owner hides the sessions in it.
+        opened = await self._repair_store((), later=True, dry_run=dry_run)
         store = await self.run(lambda: StoreCheck(self._files, self._paths))
-        findings: list[Finding] = []
+        findings = [item for item in opened if item.action]
         for name in store.directories:
             findings += await self._repair_or_tell(name, dry_run=dry_run)
         unfinished = [item.path for item in store.findings if item.kind == TEMPORARY]
         if unfinished and not dry_run and not await self._outwait_writers():
             unfinished = []
-        repair = StoreRepair(
-            self._files,
-            self._paths,
-            lambda: StoreCheck(self._files, self._paths).findings,
-            quiet=unfinished,
-            later=any(item.kind == LATER_FORMAT for item in findings),
-            dry_run=dry_run,
-        )
-        return report_of([*findings, *await self.run(repair.run)])
+        later = any(item.kind == LATER_FORMAT for item in findings)
+        return report_of([*findings, *await self._repair_store(unfinished, later=later, dry_run=dry_run)])
 
     async def sync_status(self, session_key: str) -> SyncStatus:
         """Return what is here of each device's writing in a session, and what others speak of that is not here.
@@ -99,6 +95,13 @@ class StoredCare(StoredBranches):
         # Deletions of its own: what this process read once may be damaged since.
         deletions = Deletions(self._files, self._paths)
         return check_session(self._files, self._paths, deletions, self._devices, dir_name)
+
+    async def _repair_store(self, unfinished: Sequence[str], *, later: bool, dry_run: bool) -> list[Finding]:
+        def look() -> list[Finding]:
+            return StoreCheck(self._files, self._paths).findings
+
+        repair = StoreRepair(self._files, self._paths, look, quiet=unfinished, later=later, dry_run=dry_run)
+        return await self.run(repair.run)
 
     async def _repair_or_tell(self, dir_name: str, *, dry_run: bool) -> list[Finding]:
         try:

@@ -126,10 +126,12 @@ class Survey:
 
     def walk(self, path: str) -> None:
         """Look at a directory, or a file, and at all that is below it."""
-        status = self.check_mode(path)
-        if status is not None and stat.S_ISREG(status.st_mode):
-            self.paths.append(path)
-        elif status is not None and stat.S_ISDIR(status.st_mode):
-            self.directories.append(path)
-            for entry in self.list(path):
-                self.walk(os.path.join(path, entry.name))
+        waiting = [path]
+        while waiting:
+            path = waiting.pop()
+            status = self.check_mode(path)
+            if status is not None and stat.S_ISREG(status.st_mode):
+                self.paths.append(path)
+            elif status is not None and stat.S_ISDIR(status.st_mode):
+                self.directories.append(path)
+                waiting += [os.path.join(path, entry.name) for entry in self.list(path)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import re
@@ -475,6 +476,7 @@ async def test_what_cannot_be_read_is_an_error_among_the_findings_and_hides_no_o
     files = FaultyFiles()
     store = opened(root, files=files)
     await store.connect()
+
     def matching(call: Call) -> bool:
         return call.name == name and call.path.endswith(suffix)
 
@@ -858,3 +860,35 @@ async def test_a_page_is_not_complete_where_a_log_is_not_on_this_machine(root: P
         assert (await store.read_page(KEY, limit=10))[2]
         write(session / ".transcript.desk.000001.jsonl.icloud", b"")
         assert not (await store.read_page(KEY, limit=10))[2]
+
+
+async def test_a_check_while_others_are_at_work_finds_nothing_wrong(root: Path) -> None:
+    async with opened(root) as store, opened(root, "desk") as desk:
+        await store.upsert_session(SessionNode(session_key=KEY))
+
+        async def work(at: SessionStorage) -> None:
+            for number in range(6):
+                await say(at, await stored(at), f"{number}", "and more")
+                await compact(at, 0)
+
+        working = asyncio.gather(work(store), work(desk))
+        reports = []
+        while not working.done():
+            reports.append(await store.verify())
+        await working
+    usual = {findings.MANIFEST_STALE, findings.TEMPORARY, findings.TORN_TAIL, findings.UNMOVED_LOG}
+    found = {item.kind for report in reports for item in report.findings}
+    assert len(reports) > 1
+    assert found <= usual | {findings.UNREFERENCED, findings.MISSING_RECORDS}
+    assert set(kinds(await verified(root))) <= {findings.MANIFEST_STALE}
+
+
+async def test_a_log_with_a_key_that_no_session_can_have_is_foreign_and_hides_nothing(
+    root: Path, session: Path
+) -> None:
+    await made(root)
+    path = write(session / "a copy.jsonl", head("f1", "desk").replace(KEY.encode(), b" "))
+    found = one(await verified(root), findings.FOREIGN)
+    assert (found.path, found.severity) == (path.relative_to(root).as_posix(), "warning")
+    async with opened(root) as store:
+        assert [node.session_key for node in await store.list_sessions()] == [KEY]
