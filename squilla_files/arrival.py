@@ -101,6 +101,8 @@ def _missing_ends(directory: SessionDir) -> Iterator[Missing]:
             manifest = decode_manifest(directory.files.read_file(path), path)
         except (FileNotFoundError, CorruptManifestError, UnsupportedFormatError):
             continue  # being exchanged; or for `verify` to report
+        if manifest.session_key != directory.key:
+            continue  # for `verify` to report
         for lack in lacks(manifest, directory.logs.values(), deletions):
             yield Missing("records", lack.name, lack.device, f"{lack.here} of {lack.said} bytes that {name} knows")
 

@@ -892,3 +892,73 @@ async def test_a_log_with_a_key_that_no_session_can_have_is_foreign_and_hides_no
     assert (found.path, found.severity) == (path.relative_to(root).as_posix(), "warning")
     async with opened(root) as store:
         assert [node.session_key for node in await store.list_sessions()] == [KEY]
+
+
+async def test_two_contents_of_one_record_are_told_apart_by_their_bytes(root: Path, session: Path) -> None:
+    await made(root)
+    desk_log(session, message(9, "m9", content="a"), message(9, "m9", content="b"))
+    report = await verified(root)
+    assert kinds(report) == [findings.MANIFEST_STALE]
+
+
+async def test_the_manifest_of_another_session_is_wrong_here_and_stays(root: Path, session: Path) -> None:
+    await made(root)
+    await made(root, OTHER)
+    other = root / "sessions" / session_dir_name(OTHER)
+    path = write(session / "manifest.desk.json", manifest(root, other).read_bytes().replace(b'"laptop"', b'"desk"'))
+    found = one(await verified(root), findings.MANIFEST_WRONG)
+    assert found.path == path.relative_to(root).as_posix()
+    async with opened(root) as store:
+        assert (await store.repair()).actions == ()
+        assert (await store.sync_status(KEY)).missing == ()
+
+
+async def test_a_manifest_that_cannot_be_understood_keeps_nothing_from_the_status(root: Path, session: Path) -> None:
+    await made(root)
+    write(session / "manifest.desk.json", b"{")
+    write(session / "manifest.phone.json", b'{"format":2}')
+    async with opened(root) as store:
+        status = await store.sync_status(KEY)
+    assert [device.device for device in status.devices] == ["laptop"]
+    assert status.missing == ()
+
+
+async def test_a_manifest_from_before_a_deletion_misses_nothing(root: Path, session: Path) -> None:
+    await made(root)
+    old = manifest(root, session).read_bytes().replace(b'"laptop"', b'"desk"')
+    async with opened(root) as store:
+        await store.delete_session(KEY)
+        await store.upsert_session(SessionNode(session_key=KEY))
+        write(session / "manifest.desk.json", old)
+        assert (await store.sync_status(KEY)).missing == ()
+        assert await store.verify() == Report(())
+
+
+@pytest.mark.parametrize(
+    ("data", "kind"),
+    [(b"{", findings.CORRUPT_DELETION), (b'{"format":2}', findings.LATER_FORMAT)],
+)
+async def test_a_deletion_of_a_session_of_which_nothing_is_here_is_looked_at_as_well(
+    root: Path, data: bytes, kind: str
+) -> None:
+    await made(root)
+    path = write(root / "deleted" / f"{session_dir_name(OTHER)}.{'0' * 16}.json", data)
+    assert one(await verified(root), kind).path == path.relative_to(root).as_posix()
+
+
+async def test_a_store_that_becomes_a_later_one_while_it_is_open_is_reported_and_left(root: Path) -> None:
+    await made(root)
+    async with opened(root) as store:
+        write(root / "store.json", b'{"format":"squilla_files","version":2}')
+        report = await store.repair()
+        assert report.actions == ()
+        assert one(report, findings.LATER_FORMAT).path == "store.json"
+
+
+async def test_repair_needs_nothing_of_this_machine_to_be_there(root: Path) -> None:
+    await made(root)
+    shutil.rmtree(root / ".local")
+    path = write(root / "deleted" / "~sqf-0a.tmp", b"half")
+    async with opened(root) as store:
+        assert [found.kind for found in (await store.repair()).actions] == [findings.TEMPORARY]
+    assert not path.exists()
