@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -156,11 +157,11 @@ class Catalog:
         """Read a session, from its manifest where that vouches for it."""
         path = os.path.join(self._paths.sessions, dir_name)
         directory, archive = Freshness(), None
-        directory.saw(self._files.check_directory(path))
+        directory.saw(self._files.check_directory(path), time.time_ns())
         try:
             archived = self._files.check_directory(os.path.join(path, ARCHIVE))
             archive = Freshness()
-            archive.saw(archived)
+            archive.saw(archived, time.time_ns())
         except FileNotFoundError:
             pass
         # Three ways, the cheapest first: a listing of the directory costs as much as all the rest.

@@ -6,6 +6,7 @@ import contextlib
 import os
 import secrets
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Mapping
 
@@ -105,10 +106,11 @@ class Deletions:
             return
         if self._fresh.same(status):
             return
+        looked_ns = time.time_ns()
         names: dict[str, list[str]] = defaultdict(list)
         for entry in self._files.scan(path):
             parsed = layout.parse_deletion_name(entry.name)
             if parsed is not None and entry.is_file:
                 names[parsed.dir_name].append(entry.name)
         self._names = {dir_name: tuple(listed) for dir_name, listed in names.items()}
-        self._fresh.saw(status)
+        self._fresh.saw(status, looked_ns)

@@ -7,7 +7,6 @@ taken well after the time that it shows.
 from __future__ import annotations
 
 import os
-import time
 
 # File systems with fine time stamps take them from a clock that ticks every few milliseconds. Coarse ones (FAT) show
 # stamps without a fraction, and do not stamp a directory at every change: those are never trusted.
@@ -35,12 +34,17 @@ class Freshness:
         """Say whether *status* shows that nothing changed since `saw`."""
         return self._trusted and self._stamp == stamp_of(status)
 
-    def saw(self, status: os.stat_result) -> None:
-        """Remember that the thing was read after *status* was taken."""
+    def saw(self, status: os.stat_result, looked_ns: int) -> None:
+        """Remember that the thing was read.
+
+        Args:
+            status: its status, taken before it was read.
+            looked_ns: `time.time_ns()` before it was read. How long reading took must not make the status look old.
+        """
         self._stamp = stamp_of(status)
         modified = status.st_mtime_ns
         # A clock that was set back makes the age negative: not trusted either.
-        self._trusted = modified % _SECOND_NS != 0 and time.time_ns() - modified > _GRAIN_NS
+        self._trusted = modified % _SECOND_NS != 0 and looked_ns - modified > _GRAIN_NS
 
     def forget(self) -> None:
         """Have the thing read again the next time."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from typing import Any, TypeVar
@@ -138,11 +139,12 @@ class SessionDir:
         if self._fresh.same(status) and (archived is None or self._fresh_archive.same(archived)):
             return False
         self.placeholders = []
+        looked_ns = time.time_ns()
         found = self._logs_among("", self._scan(self.path))
         if archived is not None:
             found += self._logs_among(f"{ARCHIVE}/", self._scan(archive))
-            self._fresh_archive.saw(archived)
-        self._fresh.saw(status)
+            self._fresh_archive.saw(archived, looked_ns)
+        self._fresh.saw(status, looked_ns)
         gone_names = [name for name in self.logs if name not in found]
         new_names = [name for name in found if name not in self.logs]
         self._forget_logs(gone_names)
