@@ -1,7 +1,8 @@
 """What the benchmarks stand on: interleaved measurements, one table, and the hot functions of a row.
 
-A row is a ratio against a floor in the same run. Both sides take turns (B A B A …, the floor first), and the ratio is the median of the
-ratios of all turns, so that a machine that slows down slows both. Nothing here asserts that anything is fast.
+A row is a ratio against a floor in the same run. Both sides take turns (floor, store, floor, store …), and the ratio is
+the median of the ratios of all turns, so that a machine that slows down slows both. Nothing here asserts that anything
+is fast.
 """
 
 from __future__ import annotations
