@@ -34,12 +34,8 @@ _DIR_MODE: Final = 0o700
 _PERMISSIONS: Final = 0o777
 
 # O_NONBLOCK: opening a FIFO that somebody put in the store's way must not wait for its other end.
-_OPEN_FLAGS: Final = (
-    getattr(os, "O_NOFOLLOW", 0)
-    | getattr(os, "O_CLOEXEC", 0)
-    | getattr(os, "O_BINARY", 0)
-    | getattr(os, "O_NOINHERIT", 0)
-    | getattr(os, "O_NONBLOCK", 0)
+_OPEN_FLAGS: Final = sum(
+    getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_CLOEXEC", "O_BINARY", "O_NOINHERIT", "O_NONBLOCK")
 )
 _REFUSED: Final = {
     errno.ELOOP: "is a symbolic link",
@@ -48,6 +44,7 @@ _REFUSED: Final = {
     errno.ENXIO: "is not a regular file",
 }
 _SYNC_UNSUPPORTED: Final = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOTTY}
+_MODES_UNSUPPORTED: Final = {errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
 _MOUNT_POINT_TAG: Final = 0xA0000003  # a Windows junction: a link in all but name
 
 # An indexer or virus scanner holds a file for moments: two seconds in all, then the error is raised.
@@ -115,8 +112,7 @@ class Files:
         """
         fd = os.open(path, os.O_RDWR | self._append_flag | os.O_CREAT | os.O_EXCL | _OPEN_FLAGS, _FILE_MODE)
         try:
-            if not self.windows and os.fstat(fd).st_mode & _PERMISSIONS != _FILE_MODE:
-                os.fchmod(fd, _FILE_MODE)
+            self._make_private(fd, os.fstat(fd), _FILE_MODE)
         except OSError:
             os.close(fd)
             raise
@@ -204,8 +200,7 @@ class Files:
         Durability: durable after `sync_dir` of the parent.
         """
         os.mkdir(path, _DIR_MODE)
-        if not self.windows and os.lstat(path).st_mode & _PERMISSIONS != _DIR_MODE:
-            os.chmod(path, _DIR_MODE)
+        self._make_private(path, os.lstat(path), _DIR_MODE)
 
     def rename(self, src: str, dst: str) -> None:
         """Give a file or directory another name; a file that has the name is replaced, atomically.
@@ -340,12 +335,11 @@ class Files:
 
         Durability: durable after `sync`.
         """
-        view = data
-        while view:
-            written = self.write(fd, view)
+        while data:
+            written = self.write(fd, data)
             if written <= 0:
                 raise OSError(errno.EIO, "a write took no bytes")
-            view = view[written:]
+            data = data[written:]
 
     def replace_file(self, path: str, data: bytes) -> None:
         """Put a file of this content under *path*, whole or not at all, in place of one that is there.
@@ -389,8 +383,6 @@ class Files:
                 self.remove_tree(os.path.join(path, entry.name))
             self.rmdir(path)
 
-    # --- pieces of primitives ----------------------------------------------------------------------------------
-
     @property
     def _append_flag(self) -> int:
         # Windows emulates it, and `pread` moves the position there; `write` seeks to the end on its own.
@@ -432,11 +424,18 @@ class Files:
             is_symlink=link,
         )
 
-    def _rename_once(self, src: str, dst: str) -> None:
-        os.replace(src, dst)
+    def _make_private(self, target: str | int, status: os.stat_result, mode: int) -> None:
+        if self.windows or status.st_mode & _PERMISSIONS == mode:
+            return
+        try:
+            os.chmod(target, mode)
+        except OSError as error:
+            # A file system without modes (FAT, exFAT): what it shows instead is reported by a check.
+            if error.errno not in _MODES_UNSUPPORTED:
+                raise
 
-    def _pause(self, seconds: float) -> None:
-        time.sleep(seconds)
+    _rename_once = staticmethod(os.replace)
+    _pause = staticmethod(time.sleep)
 
 
 def _is_link(status: os.stat_result) -> bool:

@@ -513,3 +513,38 @@ def test_no_descriptor_is_left_open(tmp_path: Path) -> None:
             files.read_file(str(tmp_path / name))
         (tmp_path / "d").mkdir(exist_ok=True)
     assert sorted(os.listdir("/proc/self/fd")) == before
+
+
+@posix
+@pytest.mark.parametrize("code", [errno.EPERM, errno.ENOTSUP])
+def test_a_file_system_without_modes_can_be_written_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    old = os.umask(0o777)
+    monkeypatch.setattr(os, "chmod", refuse)
+    files = Files()
+    try:
+        files.mkdir(str(tmp_path / "directory"))
+        files.close(files.create(str(tmp_path / "file")))
+    finally:
+        os.umask(old)
+    assert {path.name for path in tmp_path.iterdir()} == {"directory", "file"}
+
+
+@posix
+def test_a_mode_that_cannot_be_set_for_another_reason_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    old = os.umask(0o777)
+    monkeypatch.setattr(os, "chmod", fail)
+    try:
+        with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+            Files().create(str(tmp_path / "file"))
+    finally:
+        os.umask(old)
