@@ -102,7 +102,6 @@ def test_the_usual_tools_read_the_store(directory: Path) -> None:
     assert "And in Bergen?" in following
 
 
-@pytest.mark.skipif(not hasattr(SessionStorage, "watch"), reason="nothing can be followed")
 async def test_the_subscriber_prints_what_is_said_until_the_session_is_deleted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
