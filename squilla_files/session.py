@@ -173,10 +173,9 @@ class Session:
         elif node.session_id == stored.session_id:
             self._fence(node.epoch, fields, counters)
         else:
-            fields |= {name: getattr(node, name) for name in ("updated_at", *_RESET_FIELDS)}
             # They begin at zero with the generation.
             counters = counter_changes(_counters_of(node))
-            self._open_generation("upsert", archive_dir, node.epoch, field_changes(fields), counters)
+            self._open_generation("upsert", archive_dir, node.epoch, fields, counters)
         return self.node()
 
     def differences(self, node: SessionNode) -> tuple[Members, Members]:
