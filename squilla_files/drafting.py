@@ -175,7 +175,8 @@ class Draft:
         """Add a message behind the entry that is last in the view of this device."""
         record = self._head(MESSAGE)
         after = self.place(members)
-        record["message_id"] = members["message_id"]
+        identity = members["message_id"]
+        record["message_id"] = identity
         if after is not None:
             record["after"] = after
         for name in ENTRY_MEMBERS:
@@ -183,8 +184,9 @@ class Draft:
                 record.update({key: value for key, value in (("set", set_fields), ("add", add)) if value})
             if name in members:
                 record[name] = members[name]
-        self._last = members["message_id"]
-        self.messages[self._last] = record
+        if after == self._last:
+            self._last = identity  # a result that stands with its call further up is not what comes last
+        self.messages[identity] = record
         self.records.append(record)
         return record
 
