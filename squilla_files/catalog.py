@@ -22,9 +22,10 @@ from squilla_files.files import Files
 from squilla_files.freshness import Freshness, Stamp, stamp_of
 from squilla_files.journal import starts_log
 from squilla_files.keys import canonicalize_session_key
+from squilla_files.layout import ARCHIVE
 from squilla_files.manifest import Manifest
 from squilla_files.models import STORED_DEFAULTS, SessionNode
-from squilla_files.session_dir import ARCHIVE, SessionDir, node_of
+from squilla_files.session_dir import SessionDir, node_of
 
 _FIRST_LINE_BYTES = 4096
 # Logs move while others look: a session of which one is gone is looked at again this often.

@@ -27,8 +27,8 @@ from squilla_files.findings import (
     finding,
 )
 from squilla_files.journal import CONTEXT, FORMAT, SUMMARY, Log, later_version, starts_log
+from squilla_files.layout import ARCHIVE
 from squilla_files.manifest import Manifest, decode_manifest
-from squilla_files.session_dir import ARCHIVE
 from squilla_files.surveying import Survey
 
 _PEEK_BYTES: Final = 64

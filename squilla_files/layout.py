@@ -14,6 +14,9 @@ from typing import Final, NamedTuple
 
 from squilla_files.errors import InvalidDeviceError
 
+ARCHIVE: Final = "archive"
+"""The name of the directory, inside a session's, in which sealed logs lie."""
+
 _SLUG_LENGTH: Final = 40
 _HASH_LENGTH: Final = 16
 
@@ -289,7 +292,7 @@ class Layout:
 
     def archive(self, dir_name: str) -> str:
         """The directory of a session's sealed logs."""
-        return os.path.join(self.sessions, dir_name, "archive")
+        return os.path.join(self.sessions, dir_name, ARCHIVE)
 
     def summaries(self, dir_name: str) -> str:
         """The directory of a session's summaries."""

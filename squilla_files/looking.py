@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from squilla_files import layout
 from squilla_files.deletions import Deletions
 from squilla_files.files import Files
+from squilla_files.layout import ARCHIVE
 from squilla_files.placing import Marks, tail_digest
-from squilla_files.session_dir import ARCHIVE
 
 _INSIDE = (ARCHIVE, "summaries", "contexts")
 

@@ -6,10 +6,8 @@ what it finds unchanged by size and time it does not read again.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from typing import Any, TypeVar
@@ -21,18 +19,17 @@ from squilla_files.codec import decode_line
 from squilla_files.contents import read_lines, read_objects, read_range
 from squilla_files.deletions import Deletions
 from squilla_files.devices import Devices
-from squilla_files.errors import CorruptManifestError, UnsafePathError, UnsupportedFormatError
-from squilla_files.files import DirEntryInfo, Files
-from squilla_files.freshness import Freshness, Stamp, stamp_of
-from squilla_files.journal import FORMAT, Log, Record, starts_log
+from squilla_files.errors import CorruptManifestError, UnsupportedFormatError
+from squilla_files.files import Files
+from squilla_files.freshness import Stamp, stamp_of
+from squilla_files.journal import FORMAT, Log, Record
+from squilla_files.listing import Listing
 from squilla_files.manifest import LogMark, Manifest, decode_manifest
 from squilla_files.models import SessionNode, TranscriptEntry, adopt_entries, load
 from squilla_files.timeline import Deletion, Timeline, fold
 
 _T = TypeVar("_T")
 
-ARCHIVE = "archive"
-_PEEK_BYTES = 64
 # Logs move while others read: a listing that named one which is gone is taken again this often.
 _LISTINGS = 4
 _PIECE = 256
@@ -47,9 +44,8 @@ class SessionDir:
         key: the canonical key.
         dir_name: the directory's name.
         logs: path below the directory, with `/` → its index.
+        listing: which files are logs.
         missing: ids of logs that others continue and that are not here.
-        foreign: path → the key of a log that belongs to another session.
-        placeholders: paths of logs that a sync service has taken off this machine.
         timeline: what the logs say.
         version: grows whenever the timeline changed.
         arrangement: grows whenever a log came, went, or was read anew.
@@ -66,24 +62,29 @@ class SessionDir:
         self.path = paths.session(self.dir_name)
         self.mutex = threading.RLock()
         self.logs: dict[str, Log] = {}
+        self.listing = Listing(files, paths.sessions, self.path, self._note_mode)
         self.missing: list[str] = []
-        self.foreign: dict[str, str] = {}
-        self.placeholders: list[str] = []
         self.timeline = Timeline()
         self.version = 0
         self.arrangement = 0
         self.exposed: set[str] = set()
         self._dirty = True
         self._folded = False
-        self._fresh = Freshness()
-        self._fresh_archive = Freshness()
         self._stamps: dict[str, Stamp] = {}
         self._tails: dict[str, bytes] = {}
-        self._kinds: dict[str, tuple[Stamp, bool]] = {}
-        self._foreign_stamps: dict[str, Stamp] = {}
         self._deletion_names: tuple[str, ...] = ()
         self._deleted: list[Deletion] = []
         self._floor_epoch = 0
+
+    @property
+    def foreign(self) -> dict[str, str]:
+        """Path → the key of a log that belongs to another session."""
+        return self.listing.foreign
+
+    @property
+    def placeholders(self) -> list[str]:
+        """Paths of logs that a sync service has taken off this machine."""
+        return self.listing.placeholders
 
     # --- catching up -------------------------------------------------------------------------------------------
 
@@ -108,7 +109,7 @@ class SessionDir:
                 dirty |= not whole
                 if not vanished and not (dirty and self._lacks_source()):
                     break
-                self._fresh.forget()
+                self.listing.forget()
             names = self.deletions.names(self.dir_name)
             if dirty or names != self._deletion_names or not all(self.timeline.extend(record) for record in came):
                 self._fold(names)
@@ -119,32 +120,9 @@ class SessionDir:
 
     def _list(self) -> bool:
         """Find the files that are logs. Returns whether others are there than before."""
-        try:
-            self.files.check_directory(self.paths.sessions)
-            status = self.files.check_directory(self.path)
-        except FileNotFoundError:
-            gone = bool(self.logs)
-            self._forget_logs(list(self.logs))
-            self.arrangement += gone
-            self._fresh.forget()
-            self.missing, self.foreign, self.placeholders = [], {}, []
-            return gone
-        self._note_mode(self.path, status)
-        archive = os.path.join(self.path, ARCHIVE)
-        try:
-            archived = self.files.check_directory(archive)
-            self._note_mode(archive, archived)
-        except FileNotFoundError:
-            archived = None
-        if self._fresh.same(status) and (archived is None or self._fresh_archive.same(archived)):
+        found = self.listing.look()
+        if found is None:
             return False
-        self.placeholders = []
-        looked_ns = time.time_ns()
-        found = self._logs_among("", self._scan(self.path))
-        if archived is not None:
-            found += self._logs_among(f"{ARCHIVE}/", self._scan(archive))
-            self._fresh_archive.saw(archived, looked_ns)
-        self._fresh.saw(status, looked_ns)
         gone_names = [name for name in self.logs if name not in found]
         new_names = [name for name in found if name not in self.logs]
         self._forget_logs(gone_names)
@@ -157,54 +135,6 @@ class SessionDir:
     def _note_mode(self, path: str, status: os.stat_result) -> None:
         if not self.files.is_private(status):
             self.exposed.add(path)
-
-    def _logs_among(self, prefix: str, entries: Sequence[DirEntryInfo]) -> list[str]:
-        hidden = (layout.is_placeholder(entry.name) for entry in entries)
-        self.placeholders += [prefix + name for name in hidden if name is not None]
-        found = []
-        for entry in entries:
-            with contextlib.suppress(FileNotFoundError):  # gone since it was listed
-                if self._is_log(prefix + entry.name, entry):
-                    found.append(prefix + entry.name)
-        return found
-
-    def _scan(self, path: str) -> list[DirEntryInfo]:
-        try:
-            return self.files.scan(path)
-        except FileNotFoundError:
-            return []  # deleted this moment: the next refresh sees it
-
-    def _is_log(self, name: str, entry: DirEntryInfo) -> bool:
-        """Whether a file is a log: by its name, or by how it begins, whatever it is called."""
-        if layout.parse_log_name(entry.name) is not None:
-            if not entry.is_file:
-                raise UnsafePathError(self._full(name), "is not a regular file")
-            return not self._is_foreign(name)
-        if entry.is_dir and not prefix_of(name) and entry.name == ARCHIVE:
-            return False
-        if not entry.is_file or layout.is_in_progress(entry.name) or layout.parse_manifest_name(entry.name):
-            return False
-        stamp = stamp_of(self.files.stat(self._full(name)))
-        known = self._kinds.get(name)
-        if known is None or known[0] != stamp:
-            known = (stamp, starts_log(self._head(name)))
-            self._kinds[name] = known
-        return known[1] and not self._is_foreign(name)
-
-    def _is_foreign(self, name: str) -> bool:
-        """Whether the file was read, and is a log of another session; one that was put in its place is read anew."""
-        stamp = self._foreign_stamps.get(name)
-        if stamp is not None and stamp != stamp_of(self.files.stat(self._full(name))):
-            del self.foreign[name], self._foreign_stamps[name]
-            return False
-        return stamp is not None
-
-    def _head(self, name: str) -> bytes:
-        fd = self.files.open_read(self._full(name))
-        try:
-            return self.files.pread(fd, _PEEK_BYTES, 0)
-        finally:
-            self.files.close(fd)
 
     def _device_in_name(self, name: str) -> str:
         parsed = layout.parse_log_name(name.rpartition("/")[2])
@@ -247,15 +177,16 @@ class SessionDir:
         log = self.logs[name]
         before = self._stamps.get(name)
         follows = before is not None and before[0] == stamp[0] and log.size <= status.st_size and log.lines
+        other_key = None
         fd = self.files.open_read(path)
         try:
             records = self._read_on(fd, log, status.st_size) if follows else None
             if records is None:
-                self._read_anew(fd, name, status.st_size)
+                other_key = self._read_anew(fd, name, status.st_size)
         finally:
             self.files.close(fd)
-        if name in self.foreign:
-            self._foreign_stamps[name] = stamp
+        if other_key is not None:
+            self.listing.set_foreign(name, other_key, stamp)
             self._forget_logs([name])
             return None
         # Whoever wrote meanwhile is read the next time: the status is the one from before reading.
@@ -277,17 +208,17 @@ class SessionDir:
         # A mark holds at a damaged line, too: where one came, more may have changed than what came.
         return None if unfinished or len(log.lines) != lines + len(records) else records
 
-    def _read_anew(self, fd: int, name: str, size: int) -> None:
+    def _read_anew(self, fd: int, name: str, size: int) -> str | None:
+        """Read a whole log. Returns the key of another session to which it belongs, None where it is of this one."""
         log = Log(name, self._device_in_name(name))
         data = read_range(self.files, fd, size, 0)
         log.extend(data, 0)
         if log.format != FORMAT:
             raise UnsupportedFormatError(self._full(name), log.format)
-        if log.session_key is not None and log.session_key != self.key:
-            self.foreign[name] = log.session_key
         self.logs[name] = log
         self.arrangement += 1
         self._keep_tail(log, data)
+        return log.session_key if log.session_key != self.key else None
 
     def _keep_tail(self, log: Log, data: bytes) -> None:
         """Remember the last line, with which *data* ends: a log that was put back or edited shows there."""
@@ -349,7 +280,7 @@ class SessionDir:
     def relist(self) -> None:
         """Have the directory listed anew the next time, whatever its time stamp says."""
         with self.mutex:
-            self._fresh.forget()
+            self.listing.forget()
 
     def _lacks_source(self) -> bool:
         here = {log.log_id for log in self.logs.values()}

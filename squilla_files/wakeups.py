@@ -18,15 +18,15 @@ from typing import Final
 from squilla_files import layout
 from squilla_files.errors import SquillaFilesError, StoreClosedError
 from squilla_files.feeds import Run
+from squilla_files.layout import ARCHIVE
 from squilla_files.looking import Looker
 from squilla_files.notifying import MakeWatcher, Notifier, existing, make_watcher, network_file_system
-from squilla_files.session_dir import ARCHIVE
 
 _log = logging.getLogger(__name__)
 
 # Looking costs at most this share of the time between two looks.
 _LOOK_S: Final = 2.0
-_LOOK_SHARE: Final = 500
+_LOOK_SHARE: Final = 2000
 _POLL_S: Final = 0.1
 _POLL_SHARE: Final = 20
 _CHUNK: Final = 256

@@ -20,8 +20,9 @@ from squilla_files.codec import encode_line
 from squilla_files.devices import Memory
 from squilla_files.errors import LogReplacedError, UnsafePathError
 from squilla_files.journal import Log, Record, first_line
+from squilla_files.layout import ARCHIVE
 from squilla_files.sealing import carried_lines, is_worth_sealing
-from squilla_files.session_dir import ARCHIVE, SessionDir, prefix_of
+from squilla_files.session_dir import SessionDir, prefix_of
 from squilla_files.timeline import Timeline
 
 _log = logging.getLogger(__name__)
