@@ -43,6 +43,7 @@ from operations import (
     steady,
     summary,
     with_message,
+    young,
 )
 
 from squilla_files import documents
@@ -200,6 +201,23 @@ def test_a_message_that_a_dead_process_wrote_is_synced_before_its_retry_is_ackno
     say(session, "n1")
     assert state_of(session) == prepared.new
     assert state_of(open_session(died.crash("synced"))) == prepared.new
+
+
+def test_what_a_dead_process_left_unsynced_is_synced_before_its_log_is_sealed() -> None:
+    files = MemoryFiles()
+    session = open_session(files)
+    young(session)
+    say(session, "big", content=BULK)
+    say(session, "last")
+    files.fail_at(1, "stop", matching=lambda call: call.name == "sync")
+    with pytest.raises(Stopped):
+        truncate(session, 1)
+    died = files.crash("all")
+    session = open_session(died)
+    say(session, "n1")
+    assert f"{DIRECTORY}/archive/transcript.{DEVICE}.000001.jsonl" in died.tree()
+    assert state_of(session).live == ["last", "n1"]
+    assert state_of(open_session(died.crash("synced"))) == state_of(session)
 
 
 @pytest.mark.parametrize("seed", range(8))
