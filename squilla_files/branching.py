@@ -20,6 +20,7 @@ from squilla_files.journal import COMPACTION, CONTEXT, MESSAGE, SESSION, SUMMARY
 from squilla_files.models import SessionContextState, SessionNode, SessionSummary
 from squilla_files.rawjson import place_entry
 from squilla_files.session import Session
+from squilla_files.session_dir import node_of
 from squilla_files.tokens import estimate_tokens
 from squilla_files.writing import new_log_id
 
@@ -133,10 +134,12 @@ def build(child: Session, node: SessionNode, fork: Fork) -> SessionNode:
     if child.timeline.exists:
         raise SessionExistsError(child.key)
     node.forked_from_parent = fork.taken
-    child.writer.device  # noqa: B018 - chosen before anything bears it
     lines = _Lines(child, node, fork)
     child.writer.commit_whole(lines.log_id, lines.data)
-    child.writer.settle(seal=bool(fork.compactions))
+    if not fork.compactions:
+        return lines.node  # a long transcript is read when somebody asks for it
+    child.refresh()
+    child.writer.settle(seal=True)
     return child.node()
 
 
@@ -152,7 +155,9 @@ class _Lines:
         self._last: str | None = None
         first = fork.entries[0][0].id if fork.entries else child.timeline.last_id + 2
         self._id = max(child.timeline.last_id, first - 2)
-        self._record(SESSION, event="created", at=now_ms(), **creation_members(node))
+        members = creation_members(node)
+        self.node = node_of(child.key, self._epoch, {**members["set"], **members.get("add", {})})
+        self._record(SESSION, event="created", at=now_ms(), **members)
         where = {record.identity: self._entry(record, line) for record, line in fork.entries}
         self._compactions(fork, where)
         for summary in fork.summaries:

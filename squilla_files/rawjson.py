@@ -18,7 +18,6 @@ _USUAL_HEAD: Final = re.compile(
     rb'\{"type":"message","id":\d+,(?:"epoch":\d+,)?(?:"generation":\d+,)?"message_id":"[^"\\]*",'
     rb'(?:"after":"[^"\\]*",)?(?="role":)'
 )
-_RAISES: Final = (b'"set":', b'"add":')
 
 
 def place_entry(line: bytes, first: Mapping[str, Any], dropped: Collection[str]) -> bytes:
@@ -32,7 +31,7 @@ def place_entry(line: bytes, first: Mapping[str, Any], dropped: Collection[str])
         dropped: names of members that are left out.
     """
     usual = _USUAL_HEAD.match(line)
-    if usual is not None and not any(name in line for name in _RAISES):
+    if usual is not None and b'"set":' not in line and b'"add":' not in line:
         return orjson.dumps(dict(first))[:-1] + b"," + line[usual.end() :] + b"\n"
     obj = decode_line(line)
     left_out = {*dropped, *first}

@@ -21,6 +21,7 @@ from squilla_files.devices import Memory
 from squilla_files.errors import LogReplacedError, UnsafePathError
 from squilla_files.journal import Log, Record, first_line
 from squilla_files.layout import ARCHIVE
+from squilla_files.privacy import Privacy
 from squilla_files.sealing import carried_lines, is_worth_sealing
 from squilla_files.session_dir import SessionDir, prefix_of
 from squilla_files.timeline import Timeline
@@ -54,7 +55,7 @@ class LogWriter:
         self._fd: int | None = None
         self._fd_path = ""
         self._fd_inode = 0
-        self._unmendable: set[str] = set()
+        self._privacy = Privacy(session)
 
     # --- the commit --------------------------------------------------------------------------------------------
 
@@ -68,15 +69,14 @@ class LogWriter:
         Durability: what survives once this returns is told by the store's durability mode.
         """
         lines = b"".join(map(encode_line, records))
-        if self.session.exposed:
-            self._make_private(self.session.exposed)
+        self._privacy.restore(self.session.exposed)
         if self._leftover:
             self._leftover, self._arrangement = False, -1
         own = self._find_own()
         if own is not None and (self._is_unsafe(own) or self._is_heavy(own)):
             own = self._seal(own)
         if own is None:
-            self._begin(1 + self._highest_number(), None, lines)
+            self.session.adopt(*self._begin(1 + self._highest_number(), None, lines))
         else:
             self._append(own, lines)
         self.unsaved = True
@@ -84,6 +84,8 @@ class LogWriter:
 
     def commit_whole(self, log_id: str, lines: bytes) -> None:
         """Begin a log with *lines*, however many: they appear whole or not at all, even where one write would tear.
+
+        They are not taken into the timeline: the next refresh reads them.
 
         Raises:
             OSError: nothing was written.
@@ -93,7 +95,6 @@ class LogWriter:
         self._find_own()
         self._begin(1 + self._highest_number(), None, lines, log_id)
         self.unsaved = True
-        self._note_last()
 
     def _is_heavy(self, own: Log) -> bool:
         # Only a fold finds entries archived; what is merely appended since makes no log heavier with them.
@@ -102,18 +103,6 @@ class LogWriter:
             return False
         self._weighed = timeline
         return is_worth_sealing(timeline, own)
-
-    def _make_private(self, paths: set[str]) -> None:
-        """Take back the modes that a sync service or a copy gave; where the file system has none, let it be."""
-        for path in sorted(paths - self._unmendable):
-            try:
-                self._files.keep_private(path)
-            except FileNotFoundError:
-                continue  # moved since it was seen
-            except OSError as error:
-                self._unmendable.add(path)
-                _log.warning("session %s: %s stays open to others: %s", self.session.key, path, error)
-        self.session.exposed.clear()
 
     def _is_unsafe(self, own: Log) -> bool:
         """Whether a write to the log could harm what stands in it, so that another must be begun."""
@@ -307,8 +296,8 @@ class LogWriter:
 
     def _begin(
         self, number: int, source: tuple[Log, Sequence[Record]] | None, lines: bytes, log_id: str | None = None
-    ) -> None:
-        """Begin a log that holds *lines*: it appears whole or not at all."""
+    ) -> tuple[str, bytes, os.stat_result | None]:
+        """Begin a log that holds *lines*: it appears whole or not at all. Returns its name, content and status."""
         session = self.session
         timeline = session.timeline
         if self._device is None:
@@ -345,7 +334,7 @@ class LogWriter:
         finally:
             session.relist()
         self._memory, self._kept = memory, (log_id, len(data))
-        session.adopt(name, data, status)
+        return name, data, status
 
     def _status_of(self, path: str, size: int) -> os.stat_result | None:
         """Return the status of a log that was begun; None where it cannot be seen, which takes nothing back."""
@@ -376,7 +365,7 @@ class LogWriter:
         carried = carried_lines(session.timeline, own, open_logs)
         lines = b"".join(line + b"\n" for line in session.read_lines(carried))
         self.close()
-        self._begin(1 + self._highest_number(), (own, carried), lines)
+        session.adopt(*self._begin(1 + self._highest_number(), (own, carried), lines))
         self._doubtful = False
         return self._find_own()
 
@@ -426,30 +415,11 @@ class LogWriter:
         Durability: durable on return. Nothing is lost where it fails: the logs hold everything.
         """
         self.unsaved = False
-        self._make_private(self._exposed_files())
+        self._privacy.restore(self._privacy.exposed())
         self.remember()
         path = os.path.join(self.session.path, layout.manifest_name(self.device))
         self._files.replace_file(path, self.session.checkpoint(self.device).encode())
         self.session.relist()
-
-    def _exposed_files(self) -> set[str]:
-        """Return what stands in the session's directory, and in those below it, with another mode than its own."""
-        if self._files.windows:
-            return set()
-        found: set[str] = set()
-        waiting = [self.session.path]
-        while waiting:
-            directory = waiting.pop()
-            for entry in self._files.scan(directory):
-                path = os.path.join(directory, entry.name)
-                if entry.is_symlink or layout.is_in_progress(entry.name):
-                    continue
-                if entry.is_dir and directory == self.session.path:
-                    waiting.append(path)
-                with contextlib.suppress(FileNotFoundError):  # moved since it was listed
-                    if not self._files.is_private(self._files.stat(path)):
-                        found.add(path)
-        return found
 
     def settle(self, *, seal: bool) -> None:
         """Seal and checkpoint after a commit. What fails here is logged and left to the next write."""
