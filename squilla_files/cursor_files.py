@@ -42,8 +42,9 @@ class CursorFile:
         self._files = files
         self._paths = paths
         self._token = secrets.token_bytes(8)
-        self._fd: int | None = None
+        self._path = os.path.join(paths.cursors, cursor_name(self._token.hex()))
         self._is_begun = False
+        self._is_kept = False
         self._line = 0
 
     @property
@@ -60,35 +61,36 @@ class CursorFile:
         """Write how far every session was told. Where that fails it is logged, and cursors are gaps when resumed."""
         self._is_begun = True
         self._clear()
-        directory = self._paths.cursors
         try:
-            self._files.ensure_dir(directory)
-            self._fd = self._files.create(os.path.join(directory, cursor_name(self._token.hex())))
-            self._files.write_all(self._fd, encode_line({n: _plain(value) for n, value in told.items()}))
+            self._files.ensure_dir(self._paths.cursors)
+            fd = self._files.create(self._path)
+            self._is_kept = True
+            self._write(fd, encode_line({n: _plain(value) for n, value in told.items()}))
         except OSError as error:
             self._give_up(error)
 
     def add(self, dir_name: str, positions: list[bytes]) -> list[Checkpoint]:
         """Write how far a session was told by each of several events; return what their cursors name."""
         lines = b"".join(encode_line({dir_name: _plain(position)}) for position in positions)
-        if self._fd is not None:
+        if self._is_kept:
             try:
-                self._files.write_all(self._fd, lines)
+                # Not held open: an iteration may end at any moment, on a thread that must not touch the disk.
+                self._write(self._files.open_append(self._path), lines)
             except OSError as error:
                 self._give_up(error)
         first = self._line + 1
         self._line += len(positions)
         return [Checkpoint(self._token, first + number) for number in range(len(positions))]
 
-    def close(self) -> None:
-        """Close the file; it stays, for cursors that name it."""
-        fd, self._fd = self._fd, None
-        if fd is not None:
+    def _write(self, fd: int, lines: bytes) -> None:
+        try:
+            self._files.write_all(fd, lines)
+        finally:
             self._files.close(fd)
 
     def _give_up(self, error: OSError) -> None:
+        self._is_kept = False
         _log.warning("the cursors of %s cannot be kept and will not be resumable: %s", self._paths.root, error)
-        self.close()
 
     def _clear(self) -> None:
         """Remove the oldest files where there are too many."""

@@ -17,7 +17,7 @@ from watchfiles._rust_notify import RustNotify, WatchfilesRustInternalError
 # The watcher looks for reports every so often, and once more before it gives them: more often costs processor time
 # while nothing happens, so after some quiet the step widens.
 _STEP_MS: Final = 3
-_QUIET_STEP_MS: Final = 20
+_QUIET_STEP_MS: Final = 25
 _TURN_MS: Final = 500
 _TURNS_UNTIL_QUIET: Final = 4
 

@@ -261,7 +261,6 @@ class Watching:
             self.wakeups.remove(follower)
             if follower.ends is not None:
                 follower.ends.cancel()
-            follower.file.close()
 
     async def _tell(self, follower: _StoreFollower, dir_name: str) -> AsyncGenerator[Event]:
         """Yield what is new in one session."""
