@@ -14,7 +14,7 @@ from itertools import groupby
 from typing import Any, Final, TypeAlias
 
 from squilla_files.dialogue import Message, read_messages
-from squilla_files.obligations import Coverage, check_coverage, collect_obligations
+from squilla_files.obligations import Coverage, Obligation, check_coverage, collect_obligations
 from squilla_files.summaries import (
     carried_forward,
     deterministic_summary,
@@ -165,6 +165,28 @@ async def compact_context(request: CompactionRequest) -> CompactionResult:
 
     Cancellation: goes through to the summarizer and out again; nothing was stored, so nothing is to be undone.
     """
+    # A long transcript takes a tenth of a second: not on the event loop.
+    plan = await asyncio.to_thread(_plan, request)
+    if isinstance(plan, CompactionResult):
+        return plan
+    written = await _ask_summarizer(request, plan.chunks, plan.custom)
+    return await asyncio.to_thread(_conclude, request, plan, written)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plan:
+    """What is to go, and what must survive it."""
+
+    previous: str
+    custom: str
+    tokens: list[int]
+    first_kept: int
+    obligations: tuple[Obligation, ...]
+    chunks: list[Sequence[Message]]
+
+
+def _plan(request: CompactionRequest) -> _Plan | CompactionResult:
+    """Return what is to go, or the result where nothing is."""
     previous, custom = _split_instructions(request.custom_instructions or "")
     config, window = request.config, request.context_window_tokens
     if window <= 0:
@@ -182,18 +204,29 @@ async def compact_context(request: CompactionRequest) -> CompactionResult:
         return _skipped(request, before, cut.skip_reason)
 
     removed = messages[: cut.first_kept]
-    obligations = collect_obligations(removed)
-    chunks = [removed[chunk] for chunk in split_chunks(tokens[: cut.first_kept], config.chunk_ratio)]
-    written = await _ask_summarizer(request, chunks, custom)
-    parts = _fill_in(chunks, written, window // 4, config.token_estimator)
-    summary = "\n\n".join([previous, *parts] if previous else parts)
-    coverage = check_coverage(obligations, summary)
-    after = sum(tokens[cut.first_kept :]) + config.token_estimator(summary)
+    return _Plan(
+        previous=previous,
+        custom=custom,
+        tokens=tokens,
+        first_kept=cut.first_kept,
+        obligations=collect_obligations(removed),
+        chunks=[removed[chunk] for chunk in split_chunks(tokens[: cut.first_kept], config.chunk_ratio)],
+    )
+
+
+def _conclude(request: CompactionRequest, plan: _Plan, written: Sequence[str | None]) -> CompactionResult:
+    """Return the result of what was planned and written."""
+    config, window = request.config, request.context_window_tokens
+    parts = _fill_in(plan.chunks, written, window // 4, config.token_estimator)
+    summary = "\n\n".join([plan.previous, *parts] if plan.previous else parts)
+    coverage = check_coverage(plan.obligations, summary)
+    before = sum(plan.tokens)
+    after = sum(plan.tokens[plan.first_kept :]) + config.token_estimator(summary)
     result = CompactionResult(
         summary=summary,
-        kept_entries=list(request.entries[cut.first_kept :]),
-        removed_count=cut.first_kept,
-        chunks_processed=len(chunks),
+        kept_entries=list(request.entries[plan.first_kept :]),
+        removed_count=plan.first_kept,
+        chunks_processed=len(plan.chunks),
         summary_source=_source_of(written),
         tokens_before=before,
         tokens_after=after,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -64,9 +65,11 @@ class Compactions(Conversations):
         around = mutation_context or nullcontext
         async with around():
             snapshot = await self._storage.snapshot(session_key)
+        # A long transcript takes a while: not on the event loop.
+        entries = await asyncio.to_thread(lambda: [as_request_entry(entry) for entry in snapshot.entries])
         request = CompactionRequest(
             session_id=snapshot.node.session_id,
-            entries=[as_request_entry(entry) for entry in snapshot.entries],
+            entries=entries,
             context_window_tokens=context_window_tokens,
             config=config or CompactionConfig(),
             custom_instructions=custom_instructions,

@@ -165,6 +165,8 @@ def _in_order(text: str, labels: Mapping[str, FactKind], phrases: _Phrases) -> I
 
 
 def _by_position(text: str, searches: list[Iterator[Found]]) -> Iterator[Found]:
+    if len(searches) < 2:
+        return searches[0] if searches else iter(())
     if len(text) > _SHORT_TEXT:
         # Whoever has enough facts stops here, and the rest of a long text is never searched.
         return merge(*searches)
