@@ -115,6 +115,25 @@ class Catalog:
                     found.append(listed)
             return found
 
+    def find(self, key: str) -> Listed | None:
+        """Return the session under the canonical *key*, None where there is none.
+
+        Raises:
+            OSError: something cannot be read: that is never taken for none.
+            SquillaFilesError: something that is read cannot be understood.
+        """
+        dir_name = layout.session_dir_name(key)
+        with self._mutex:
+            try:
+                self._files.check_directory(self._paths.sessions)
+                self._files.check_directory(self._paths.session(dir_name))
+            except FileNotFoundError:
+                return None
+            listed = self._current(dir_name, self._deletions.names(dir_name), key)
+            if listed is None and dir_name in self.problems:
+                raise self.problems[dir_name]
+            return listed if listed is not None and listed.exists else None
+
     def directories(self) -> list[str]:
         """Return the names of all session directories, sorted; other things that lie there are left out."""
         try:
@@ -124,13 +143,13 @@ class Catalog:
             return []
         return [e.name for e in entries if e.is_dir and layout.parse_session_dir_name(e.name) is not None]
 
-    def _current(self, dir_name: str, deletions: tuple[str, ...]) -> Listed | None:
+    def _current(self, dir_name: str, deletions: tuple[str, ...], key: str | None = None) -> Listed | None:
         error: Exception
         for _ in range(_LOOKS):
             try:
                 known = self._known.get(dir_name)
                 if known is None or known.deletions != deletions or not self._unchanged(known):
-                    known = self._look(dir_name)
+                    known = self._look(dir_name, key)
             except FileNotFoundError as moved:
                 error = moved  # sealed while it was looked at
                 self._known.pop(dir_name, None)
@@ -154,7 +173,7 @@ class Catalog:
             return False
         return all(stamp_of(stat(log)) == stamp for log, stamp in known.stamps.items())
 
-    def _look(self, dir_name: str) -> Listed | None:
+    def _look(self, dir_name: str, key: str | None) -> Listed | None:
         """Read a session, from its manifest where that vouches for it."""
         path = os.path.join(self._paths.sessions, dir_name)
         directory, archive = Freshness(), None
@@ -166,8 +185,9 @@ class Catalog:
         except FileNotFoundError:
             pass
         # Three ways, the cheapest first: a listing of the directory costs as much as all the rest.
-        known = self._known.get(dir_name)
-        key = known.key if known is not None else self._key_in_manifest(dir_name) or self.key_of(dir_name)
+        if key is None:
+            known = self._known.get(dir_name)
+            key = known.key if known is not None else self._key_in_manifest(dir_name) or self.key_of(dir_name)
         if key is None:
             return None
         session = self._directory_of(key)

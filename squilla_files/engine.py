@@ -13,7 +13,7 @@ import os
 import shutil
 import tempfile
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -42,7 +42,7 @@ _GROUP: Final = 256
 _CHECKPOINT_DELAY_S: Final = 1.0
 # Sessions stay open until there are so many, or their indexes hold so many records.
 _OPEN_SESSIONS: Final = 128
-_OPEN_RECORDS: Final = 1_000_000
+_OPEN_RECORDS: Final = 200_000
 
 
 class _Job:
@@ -271,6 +271,21 @@ class Engine:
     async def _begun(self, key: str | None) -> None:
         """Wait until those who follow the session (None: any) have begun; see `StoredEvents`."""
 
+    def is_open(self, key: str) -> bool:
+        """Whether the session under the canonical *key* is open in this process, so that reading it costs little."""
+        return key in self._sessions
+
+    async def peek(self, key: str) -> Listed | None:
+        """Return the session under the canonical *key*, None where there is none.
+
+        Where it is not open its manifest is believed as far as it holds: a long transcript is not read for its head.
+
+        Raises:
+            OSError: something cannot be read.
+        """
+        await self._begun(key)
+        return await self.run(lambda: self._catalog.find(key))
+
     async def list_all(self) -> list[Listed]:
         """Return every session of the store that exists and can be read."""
         await self._begun(None)
@@ -279,40 +294,6 @@ class Engine:
             for session_id in item.session_ids:
                 self._keys[session_id] = item.key
         return listed
-
-    async def find_key(self, session_id: str) -> str | None:
-        """Return the key of the session that was last seen with *session_id*, None where none was.
-
-        Raises:
-            OSError: the sessions cannot be listed.
-        """
-        if session_id not in self._keys:
-            await self.list_all()
-        return self._keys.get(session_id)
-
-    async def read_named(self, session_id: str, work: Work[T], otherwise: T) -> T:
-        """Return what *work* makes of the session whose generation has had *session_id*, else *otherwise*."""
-        return await self._named(session_id, self.read, work, otherwise)
-
-    async def change_named(self, session_id: str, work: Work[T], otherwise: T) -> T:
-        """Execute *work* under the lock of the session whose generation has had *session_id*; see `read_named`."""
-        return await self._named(session_id, self.change, work, otherwise)
-
-    async def _named(
-        self, session_id: str, perform: Callable[[str, Work[Any]], Awaitable[Any]], work: Work[T], otherwise: T
-    ) -> T:
-        def attempt(session: Session) -> tuple[T] | None:
-            return (work(session),) if session_id in session.timeline.session_ids else None
-
-        # A second look, for the session may have been deleted, and another got the id from a device since.
-        for _ in range(2):
-            key = await self.find_key(session_id)
-            found = None if key is None else await perform(key, attempt)
-            if found is not None:
-                result: T = found[0]
-                return result
-            self._keys.pop(session_id, None)
-        return otherwise
 
     # --- changing ----------------------------------------------------------------------------------------------
 

@@ -24,6 +24,9 @@ SUMMARY = "summary"
 CONTEXT = "context"
 
 _LOG_PREFIX = b'{"type":"log"'
+_PLAIN_PREFIX = b'{"type":"log","format":%d,' % FORMAT
+PEEK_BYTES = 64
+"""So much of a file tells whether it is a log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +120,9 @@ class Record:
         """Read of a message what it hangs on, which call it answers, and which calls it makes."""
         after = obj.get("after")
         self.after = after if type(after) is str else None
+        last = self.log.lines[-1] if self.log.lines else None
+        if last is not None and last.identity == after:
+            self.after = last.identity  # one string, not two that are equal: an index is large enough
         role = obj.get("role")
         self.role = sys.intern(role) if type(role) is str else ""
         call_id = obj.get("tool_call_id")
@@ -291,6 +297,11 @@ def later_version(document: Mapping[str, Any]) -> int | None:
 def starts_log(head: bytes) -> bool:
     """Whether a file that begins with *head* is a log, whatever it is called."""
     return head.startswith(_LOG_PREFIX)
+
+
+def is_plain(head: bytes) -> bool:
+    """Whether a file that begins with *head* is a log of this version, as this package writes it."""
+    return head.startswith(_PLAIN_PREFIX)
 
 
 def first_line(

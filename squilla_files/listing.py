@@ -11,16 +11,13 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Sequence
-from typing import Final
 
 from squilla_files import layout
 from squilla_files.errors import UnsafePathError
 from squilla_files.files import DirEntryInfo, Files
 from squilla_files.freshness import Freshness, Stamp, stamp_of
-from squilla_files.journal import starts_log
+from squilla_files.journal import PEEK_BYTES, starts_log
 from squilla_files.layout import ARCHIVE
-
-_PEEK_BYTES: Final = 64
 
 
 class Listing:
@@ -141,7 +138,7 @@ class Listing:
     def _head(self, name: str) -> bytes:
         fd = self._files.open_read(self._full(name))
         try:
-            return self._files.pread(fd, _PEEK_BYTES, 0)
+            return self._files.pread(fd, PEEK_BYTES, 0)
         finally:
             self._files.close(fd)
 

@@ -22,7 +22,7 @@ from squilla_files.devices import Devices
 from squilla_files.errors import CorruptManifestError, UnsupportedFormatError
 from squilla_files.files import Files
 from squilla_files.freshness import Stamp, stamp_of
-from squilla_files.journal import FORMAT, Log, Record
+from squilla_files.journal import FORMAT, PEEK_BYTES, Log, Record, is_plain
 from squilla_files.listing import Listing
 from squilla_files.manifest import LogMark, Manifest, decode_manifest
 from squilla_files.models import SessionNode, TranscriptEntry, adopt_entries, load
@@ -243,7 +243,10 @@ class SessionDir:
             self._dirty = False
 
     def adopt(self, name: str, data: bytes, status: os.stat_result | None) -> None:
-        """Take in a log that this process itself has begun; without *status* it is read anew the next time."""
+        """Take in a log that this process itself has begun; without *status* it is read anew the next time.
+
+        One that holds nothing but lines of others, as a seal leaves it, says nothing that is not known.
+        """
         with self.mutex:
             self._dirty = True
             log = Log(name, self._device_in_name(name))
@@ -254,7 +257,8 @@ class SessionDir:
             if status is not None:
                 self._stamps[name] = stamp_of(status)
             self.arrangement += 1
-            self._fold_logs()
+            if not all(r is None or r.identity in self.timeline.records for r in log.lines):
+                self._fold_logs()
             self._dirty = False
 
     def moved(self, log: Log, name: str) -> None:
@@ -359,7 +363,7 @@ class SessionDir:
         except FileNotFoundError:
             return False
         try:
-            if self.files.fstat(fd).st_size != mark.size:
+            if self.files.fstat(fd).st_size != mark.size or not is_plain(self.files.pread(fd, PEEK_BYTES, 0)):
                 return False
             tail = read_range(self.files, fd, mark.size - mark.last_offset, mark.last_offset)
         finally:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
 from squilla_files.clock import as_ms, now_ms
-from squilla_files.engine import Engine
+from squilla_files.engine import Engine, T, Work
 from squilla_files.errors import LockTimeoutError
 from squilla_files.keys import canonicalize_session_key
 from squilla_files.models import SessionNode
@@ -86,12 +86,19 @@ class StoredSessions(Engine):
 
     async def get_session(self, session_key: str) -> SessionNode | None:
         """Return the session, None where there is none. Touches nothing."""
-        node = await self.read(canonicalize_session_key(session_key), lambda session: session.dir.node())
+        node = await self._look_at(session_key)
         return node if node is None else self._known(node)
+
+    async def _look_at(self, session_key: str) -> SessionNode | None:
+        key = canonicalize_session_key(session_key)
+        if self.is_open(key):
+            return await self.read(key, lambda session: session.dir.node())
+        listed = await self.peek(key)
+        return None if listed is None else listed.node()
 
     async def session_exists(self, session_key: str) -> bool:
         """Say whether there is a session under the key."""
-        return await self.read(canonicalize_session_key(session_key), lambda session: session.timeline.exists)
+        return await self._look_at(session_key) is not None
 
     async def list_sessions(
         self,
@@ -139,14 +146,48 @@ class StoredSessions(Engine):
         found = [node for node in await self.list_sessions(limit=None) if title_matches(compiled, node)]
         return found[:limit]
 
+    # --- by session id -----------------------------------------------------------------------------------------------
+
+    async def find_key(self, session_id: str) -> str | None:
+        """Return the key of the session that was last seen with *session_id*, None where none was.
+
+        Raises:
+            OSError: the sessions cannot be listed.
+        """
+        if session_id not in self._keys:
+            await self.list_all()
+        return self._keys.get(session_id)
+
+    async def read_named(self, session_id: str, work: Work[T], otherwise: T) -> T:
+        """Return what *work* makes of the session whose generation has had *session_id*, else *otherwise*."""
+        return await self._named(session_id, self.read, work, otherwise)
+
+    async def change_named(self, session_id: str, work: Work[T], otherwise: T) -> T:
+        """Execute *work* under the lock of the session whose generation has had *session_id*; see `read_named`."""
+        return await self._named(session_id, self.change, work, otherwise)
+
+    async def _named(
+        self, session_id: str, perform: Callable[[str, Work[Any]], Awaitable[Any]], work: Work[T], otherwise: T
+    ) -> T:
+        def attempt(session: Session) -> tuple[T] | None:
+            return (work(session),) if session_id in session.timeline.session_ids else None
+
+        # A second look, for the session may have been deleted, and another got the id from a device since.
+        for _ in range(2):
+            key = await self.find_key(session_id)
+            found = None if key is None else await perform(key, attempt)
+            if found is not None:
+                result: T = found[0]
+                return result
+            self._keys.pop(session_id, None)
+        return otherwise
+
     # --- fences and ends ---------------------------------------------------------------------------------------
 
     async def get_epoch(self, session_key: str) -> int:
         """Return the session's epoch, 0 where there is no session."""
-        return await self.read(
-            canonicalize_session_key(session_key),
-            lambda session: session.timeline.epoch if session.timeline.exists else 0,
-        )
+        node = await self._look_at(session_key)
+        return 0 if node is None else node.epoch
 
     async def increment_epoch(self, session_key: str) -> int:
         """Raise the epoch, so that writers that read the session before are refused; return it. The transcript stays.
