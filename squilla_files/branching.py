@@ -7,6 +7,7 @@ for what places them in a session.
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,8 @@ from squilla_files.session import Session
 from squilla_files.session_dir import node_of
 from squilla_files.tokens import estimate_tokens
 from squilla_files.writing import new_log_id
+
+_log = logging.getLogger(__name__)
 
 Taken = Literal["none", "live", "before"]
 """What a child takes along: nothing, the transcript with all that belongs to it, or the entries before a message."""
@@ -136,11 +139,19 @@ def build(child: Session, node: SessionNode, fork: Fork) -> SessionNode:
     node.forked_from_parent = fork.taken
     lines = _Lines(child, node, fork)
     child.writer.commit_whole(lines.log_id, lines.data)
-    if not fork.compactions:
-        return lines.node  # a long transcript is read when somebody asks for it
-    child.refresh()
+    if fork.compactions:
+        _seal(child)
+    return lines.node  # a long transcript is read when somebody asks for it
+
+
+def _seal(child: Session) -> None:
+    """Seal the log of a child that is there already: what fails here is left to a later write."""
+    try:
+        child.refresh()
+    except OSError as error:
+        _log.warning("session %s: the branch stands, but is not sealed: %s", child.key, error)
+        return
     child.writer.settle(seal=True)
-    return child.node()
 
 
 class _Lines:
