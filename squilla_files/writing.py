@@ -325,7 +325,6 @@ class LogWriter:
         data = header + lines
         try:
             self._files.replace_file(path, data)
-            status = self._status_of(path, len(data))
         except OSError:
             # Where only the last sync failed the log stands there already, and nobody was told that it does.
             with contextlib.suppress(OSError):
@@ -333,6 +332,7 @@ class LogWriter:
             raise
         finally:
             session.relist()
+        status = self._status_of(path, len(data))
         self._memory, self._kept = memory, (log_id, len(data))
         return name, data, status
 

@@ -291,7 +291,15 @@ def test_what_is_written_to_a_log_that_is_replaced_meanwhile_is_not_acknowledged
     assert {name: after[name] for name in left} == left
 
 
-def test_a_log_that_is_taken_away_as_it_begins_is_not_acknowledged(monkeypatch: pytest.MonkeyPatch) -> None:
+def put_foreign(files: MemoryFiles) -> None:
+    """Another program puts a file of its own in the place of the log."""
+    files.put(log(1), b"mine\n")
+
+
+@pytest.mark.parametrize("meddle", [take_away, put_foreign])
+def test_a_log_that_is_replaced_as_it_begins_is_not_acknowledged_and_what_replaced_it_is_kept(
+    meddle: Meddling, monkeypatch: pytest.MonkeyPatch
+) -> None:
     files = MemoryFiles()
     session = open_session(files)
     rename = files.rename
@@ -299,15 +307,17 @@ def test_a_log_that_is_taken_away_as_it_begins_is_not_acknowledged(monkeypatch: 
     def taken(src: str, dst: str) -> None:
         rename(src, dst)
         if dst == log(1):
-            take_away(files.another_process())
+            meddle(files.another_process())
 
     with monkeypatch.context() as patch:
         patch.setattr(files, "rename", taken)
         with pytest.raises(LogReplacedError):
             session.create(node())
+    left = logs_of(files)
     assert state_of(session).node is None
     session.create(node())
     assert seen_by_another(files) == state_of(session)
+    assert logs_of(files).items() >= left.items()
 
 
 def test_a_device_that_lost_its_memory_goes_on_under_another_name() -> None:
