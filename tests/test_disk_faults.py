@@ -20,6 +20,7 @@ from memory_files import MemoryFiles
 from operations import (
     DEVICE,
     DIRECTORY,
+    PARENT,
     ROOT,
     Operation,
     Prepared,
@@ -318,6 +319,18 @@ def test_a_log_that_is_replaced_as_it_begins_is_not_acknowledged_and_what_replac
     session.create(node())
     assert seen_by_another(files) == state_of(session)
     assert logs_of(files).items() >= left.items()
+
+
+def test_the_log_of_another_session_that_lies_under_the_name_is_never_replaced() -> None:
+    files = MemoryFiles()
+    young(open_session(files, PARENT))
+    (other,) = [data for path, data in files.tree().items() if path.endswith(".jsonl")]
+    files.put(log(1), other)
+    session = open_session(files)
+    session.create(node())
+    say(session, "n1")
+    assert files.tree()[log(1)] == other
+    assert state_of(open_session(files.crash("synced"))).live == ["n1"]
 
 
 def test_a_device_that_lost_its_memory_goes_on_under_another_name() -> None:
