@@ -94,7 +94,10 @@ def records(root: str | Path) -> list[dict[str, Any]]:
 # --- every public method ---------------------------------------------------------------------------------------------
 
 # These take no key that an application gives, or belong to the machinery, whose keys are canonical already.
-_MACHINERY = frozenset({name for name in vars(Engine) if not name.startswith("_")} | {"open"})
+_MACHINERY = frozenset({*vars(Engine), "open", "find_key", "read_named", "change_named"})
+ENDLESS = frozenset({"watch"})
+"""Methods that, called as they should be, wait for what others do."""
+
 _KEY_NAMES = ("session_key", "parent_key", "key")
 
 
