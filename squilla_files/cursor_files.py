@@ -135,14 +135,14 @@ def _plain(value: Told) -> object:
         value = encode_position(value)
     if isinstance(value, bytes):
         return base64.b64encode(value).decode("ascii")
-    return {"fence": value.fence, "files": {name: [size, end.hex()] for name, (size, end) in value.files.items()}}
+    return {"fence": value.fence, "files": [[name, size, end.hex()] for name, size, end in value.files]}
 
 
 def _told(value: Any) -> Told:
     try:
         if type(value) is str:
             return decode_position(base64.b64decode(value, validate=True))
-        files = {name: (int(size), bytes.fromhex(end)) for name, (size, end) in value["files"].items()}
+        files = tuple((str(name), int(size), bytes.fromhex(end)) for name, size, end in value["files"])
         return Marks(files, counter_of(value["fence"]) or 0)
     except (KeyError, TypeError, AttributeError, binascii.Error) as error:
         raise ValueError("not a position") from error

@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol, TypeVar
 
 from squilla_files.events import Event
 from squilla_files.following import Follower
-from squilla_files.placing import Start
+from squilla_files.placing import Marks, Start
 from squilla_files.positions import Cursors, decode_position
 from squilla_files.session import Session
 
@@ -62,9 +62,10 @@ class Feed:
         self._session_of = session_of
         self._cursors = cursors
         self._followers: OrderedDict[bytes, tuple[Session, Follower]] = OrderedDict()
-        self._batches: OrderedDict[bytes, Batch] = OrderedDict()
+        self._batches: OrderedDict[bytes | Marks, Batch] = OrderedDict()
         self._size = 0
-        self._steps: dict[bytes, asyncio.Task[Batch]] = {}
+        self._steps: dict[bytes | Marks, asyncio.Task[Batch]] = {}
+        self._begun: set[bytes | Marks] = set()
 
     async def pull(self, told: bytes | Start) -> Batch:
         """Return what follows *told*: a position as bytes, marks, or (None) all that is here.
@@ -77,32 +78,41 @@ class Feed:
 
         Cancellation: the work goes on for others who wait for it.
         """
-        if not isinstance(told, bytes):
+        if not isinstance(told, bytes | Marks):
             return await self._step(told)
-        remembered = self._batches.get(told)
-        if remembered is not None:
-            return remembered
-        task = self._steps.get(told)
-        if task is None:
-            task = self._steps[told] = asyncio.get_running_loop().create_task(self._step(told))
-            task.add_done_callback(lambda done: self._forget(told, done))
-        return await asyncio.shield(task)
+        while True:
+            remembered = self._batches.get(told)
+            if remembered is not None:
+                # More may have come since it was made, and have woken whoever asks now.
+                return replace(remembered, is_done=False)
+            task = self._steps.get(told)
+            if task is None:
+                task = self._steps[told] = asyncio.get_running_loop().create_task(self._step(told))
+                task.add_done_callback(lambda done: self._forget(told, done))
+            elif told in self._begun:
+                # It may have looked before that was there for which the one who asks now was woken.
+                await asyncio.wait([task])
+                continue
+            return await asyncio.shield(task)
 
-    def _forget(self, key: bytes, task: asyncio.Task[Batch]) -> None:
+    def _forget(self, key: bytes | Marks, task: asyncio.Task[Batch]) -> None:
         del self._steps[key]
+        self._begun.discard(key)
         if not task.cancelled():
             task.exception()  # those who waited for it were told
 
     async def _step(self, told: bytes | Start) -> Batch:
         follower = self._follower(told)
         session = self._session_of()
+        if isinstance(told, bytes | Marks):
+            self._begun.add(told)
         events = await self._run(follower.advance)
         position = follower.position
         batch = Batch(events, position, follower.is_done, follower.step_bytes)
         self._followers[position] = (session, follower)
         while len(self._followers) > _FOLLOWERS:
             self._followers.popitem(last=False)
-        if isinstance(told, bytes) and position != told:
+        if isinstance(told, bytes | Marks) and position != told:
             self._remember(told, batch)
         return batch
 
@@ -116,7 +126,7 @@ class Feed:
             return Follower(session.dir, session.attachments, self._cursors, decode_position(told))
         return Follower(session.dir, session.attachments, self._cursors, told)
 
-    def _remember(self, told: bytes, batch: Batch) -> None:
+    def _remember(self, told: bytes | Marks, batch: Batch) -> None:
         self._batches[told] = batch
         self._size += batch.size
         while len(self._batches) > _BATCHES or (self._size > _REMEMBERED_BYTES and len(self._batches) > 1):

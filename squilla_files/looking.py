@@ -100,7 +100,7 @@ class Looker:
 
     def marks(self, dir_name: str, glance: Glance) -> Marks:
         """Return what was seen as marks, the ends of the files not read yet."""
-        files = {name.rpartition("/")[2]: (size, b"") for name, size in glance.sizes.items()}
+        files = tuple((name.rpartition("/")[2], size, b"") for name, size in sorted(glance.sizes.items()))
         deletions = self._deletions.read(dir_name)
         return Marks(files, max((deletion.epoch for deletion in deletions), default=0))
 
@@ -109,12 +109,13 @@ class Looker:
 
         A file that is no more, or shorter, is left as it is: it cannot be found at its mark.
         """
-        found = dict(marks.files)
-        for base, (size, digest) in marks.files.items():
-            for directory in (self._paths.session(dir_name), self._paths.archive(dir_name)):
-                try:
-                    found[base] = (size, digest or tail_digest(self._files, os.path.join(directory, base), size))
-                    break
-                except FileNotFoundError:
-                    continue
-        return Marks(found, marks.fence)
+        files = tuple((base, size, digest or self._end(dir_name, base, size)) for base, size, digest in marks.files)
+        return Marks(files, marks.fence)
+
+    def _end(self, dir_name: str, base: str, size: int) -> bytes:
+        for directory in (self._paths.session(dir_name), self._paths.archive(dir_name)):
+            try:
+                return tail_digest(self._files, os.path.join(directory, base), size)
+            except FileNotFoundError:
+                continue
+        return b""

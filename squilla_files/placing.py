@@ -32,8 +32,8 @@ _DIGEST_BYTES: Final = 8
 class Marks:
     """How far a session was there when its files were merely looked at: a position that needs no reading of logs."""
 
-    files: Mapping[str, tuple[int, bytes]]
-    """Name of a file, without its directory → its size in bytes, and the digest of its end; see `tail_digest`."""
+    files: tuple[tuple[str, int, bytes], ...] = ()
+    """For each file its name, without its directory, its size in bytes, and a digest of its end; see `tail_digest`."""
     fence: int = 0
     """The epoch of its last deletion."""
 
@@ -189,7 +189,7 @@ def standing_notes(directory: SessionDir) -> dict[bytes, tuple[str, str]]:
 def _placed_marks(directory: SessionDir, logs: Mapping[str, Log], marks: Marks) -> Placement:
     found = Placement()
     names = {name.rpartition("/")[2]: name for name in logs}
-    for base, (size, digest) in marks.files.items():
+    for base, size, digest in marks.files:
         name = names.get(base)
         log = logs.get(name) if name is not None else None
         path = os.path.join(directory.path, *(name or base).split("/"))
@@ -197,15 +197,16 @@ def _placed_marks(directory: SessionDir, logs: Mapping[str, Log], marks: Marks) 
             if parse_log_name(base) is not None:
                 found.exact = False
             continue
-        if log.size < size or tail_digest(directory.files, path, size) != digest:
+        if log.size < size or (digest and tail_digest(directory.files, path, size) != digest):
             found.exact = False
             continue
         found.lines[name] = _lines_within(log, size)
         key = log_key(log)
         within = sum(damage.offset + damage.length <= size for damage in log.damage)
         found.damaged[key] = max(found.damaged.get(key, 0), within)
+    marked = {base for base, _, _ in marks.files}
     for note, (kind, name) in standing_notes(directory).items():
-        if kind == "log" or name.rpartition("/")[2] in marks.files:
+        if kind == "log" or name.rpartition("/")[2] in marked:
             found.notes.add(note)
     return found
 

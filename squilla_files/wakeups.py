@@ -12,8 +12,9 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Final, TypeVar
 
 from squilla_files import layout
 from squilla_files.errors import SquillaFilesError, StoreClosedError
@@ -24,9 +25,11 @@ from squilla_files.notifying import MakeWatcher, Notifier, existing, make_watche
 
 _log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 # Looking costs at most this share of the time between two looks.
 _LOOK_S: Final = 2.0
-_LOOK_SHARE: Final = 2000
+_LOOK_SHARE: Final = 1000
 _POLL_S: Final = 0.1
 _POLL_SHARE: Final = 20
 _CHUNK: Final = 256
@@ -153,6 +156,7 @@ class Wakeups:
         self._of_all.clear()
         self._by_dir.clear()
         self._end()
+        self._is_ready.set()  # for those who wait for it
 
     async def join(self) -> None:
         """Wait until no thread of a watch is left."""
@@ -261,21 +265,26 @@ class Wakeups:
 
     async def _look(self) -> float:
         """Wake those who follow a session that looks another way than before. Returns the seconds that looking took."""
-        begun = time.thread_time()
         names = set(self._by_dir)
+        cost = 0.0
         if self._of_all and self._is_ready.is_set():
-            names.update(await self._run(self._looker.directories))
+            all_names, cost = await self._run(partial(_timed, self._looker.directories))
+            names.update(all_names)
         listed = sorted(names)
-        cost = time.thread_time() - begun
         for start in range(0, len(listed), _CHUNK):
-            seen, took = await self._run(lambda start=start: self._glances(listed[start : start + _CHUNK]))  # type: ignore[misc]
+            chunk = listed[start : start + _CHUNK]
+            seen, took = await self._run(partial(_timed, partial(self._signatures_of, chunk)))
             cost += took
             changed = [name for name, signature in seen.items() if self._signatures.get(name) != signature]
             self._signatures.update(seen)
             self.wake(changed)
         return cost
 
-    def _glances(self, names: list[str]) -> tuple[dict[str, int], float]:
-        begun = time.thread_time()
-        seen = {name: self._looker.glance(name).signature for name in names}
-        return seen, time.thread_time() - begun
+    def _signatures_of(self, names: list[str]) -> dict[str, int]:
+        return {name: self._looker.glance(name).signature for name in names}
+
+
+def _timed(work: Callable[[], T]) -> tuple[T, float]:
+    """Return what *work* returns, and the seconds of processor time that it took in this thread."""
+    begun = time.thread_time()
+    return work(), time.thread_time() - begun

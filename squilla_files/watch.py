@@ -12,6 +12,7 @@ import os
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final, TypeVar
 
 from squilla_files.catalog import Catalog
@@ -27,7 +28,7 @@ from squilla_files.layout import Layout, session_dir_name
 from squilla_files.looking import Looker
 from squilla_files.notifying import MakeWatcher, make_watcher
 from squilla_files.placing import Marks
-from squilla_files.positions import Cursors, Position, log_digest, place_of
+from squilla_files.positions import Cursors, Position, encode_position, log_digest, place_of
 from squilla_files.session import Session
 from squilla_files.wakeups import Subscriber, Wakeups
 
@@ -36,7 +37,7 @@ T = TypeVar("T")
 _FEEDS: Final = 64
 _READS: Final = 3
 _CHUNK: Final = 256
-_UNTOLD: Final = Position()
+_UNTOLD: Final = encode_position(Position())
 
 
 class _Follower(Subscriber):
@@ -199,27 +200,33 @@ class Watching:
             waiting = list(self._beginnings.get(dir_name, ()))
             for follower in list(self._store_followers):
                 if follower.is_beginning and dir_name not in follower.told:
-                    marks, signature = await self._run(lambda: self._glance(dir_name))
-                    follower.told.setdefault(dir_name, marks)
-                    self.wakeups.saw(dir_name, signature)
+                    await self._mark(follower, dir_name)
         if waiting:
             await asyncio.wait(waiting)
+
+    async def _mark(self, follower: _StoreFollower, dir_name: str) -> None:
+        # Where it cannot be looked at, nobody who reads or writes is kept from it.
+        with contextlib.suppress(OSError, SquillaFilesError):
+            marks, signature = await self._run(lambda: self._glance(dir_name))
+            follower.told.setdefault(dir_name, marks)
+            self.wakeups.saw(dir_name, signature)
 
     async def settle(self, key: str) -> None:
         """Take in what those who follow a session have not been told yet: it is about to be deleted."""
         dir_name = session_dir_name(key)
-        told: set[Told | None] = set()
+        await self.begun(key)
+        waiting: set[Told] = set()
         for subscriber in self.wakeups.subscribers():
-            if isinstance(subscriber, _Follower) and subscriber.dir_name == dir_name:
-                told.add(subscriber.position)
-            elif isinstance(subscriber, _StoreFollower):
-                told.add(subscriber.told.get(dir_name))
-        for position in told:
-            if not isinstance(position, bytes):
-                continue
-            batch = await self._pull(self._feed(key), position)
-            while not batch.is_done:
-                batch = await self._pull(self._feed(key), batch.position)
+            if isinstance(subscriber, _StoreFollower):
+                waiting.add(await self._told(subscriber, dir_name))
+            elif isinstance(subscriber, _Follower) and subscriber.dir_name == dir_name:
+                waiting.update([subscriber.position] if subscriber.position is not None else [])
+        for told in waiting:
+            # What they were told by a cursor is looked for in the files, and not in what is remembered here.
+            if not isinstance(told, Position):
+                batch = await self._pull(self._feed(key), told)
+                while not batch.is_done:
+                    batch = await self._pull(self._feed(key), batch.position)
 
     # --- the whole store ---------------------------------------------------------------------------------------
 
@@ -270,11 +277,8 @@ class Watching:
         feed = self._feed(key)
         is_done = False
         while not is_done:
-            told = follower.told.get(dir_name)
-            if isinstance(told, Marks):
-                told = await self._run(lambda marks=told: self._looker.ends(dir_name, marks))  # type: ignore[misc]
             try:
-                batch = await self._pull(feed, told if told is not None else _UNTOLD)
+                batch = await self._pull(feed, await self._told(follower, dir_name))
             except StoreClosedError:
                 raise
             except (OSError, SquillaFilesError) as error:
@@ -287,6 +291,14 @@ class Watching:
             for event in events:
                 yield event
             is_done = batch.is_done
+
+    async def _told(self, follower: _StoreFollower, dir_name: str) -> Told:
+        """Return how far a session was told, so that what follows can be asked for."""
+        told = follower.told.get(dir_name, _UNTOLD)
+        if isinstance(told, Marks):
+            told = await self._run(partial(self._looker.ends, dir_name, told))
+            follower.told[dir_name] = told
+        return told
 
     async def _keep(self, follower: _StoreFollower, dir_name: str, batch: Batch) -> Sequence[Event]:
         """Return the events of *batch* with cursors of the store, and note what those name."""
@@ -335,12 +347,15 @@ class Watching:
 
     async def _begin_all(self, follower: _StoreFollower) -> None:
         """Look at every session, so that what comes from now on is new. Nothing is read."""
+        present = await self._run(self._looker.directories)
         await self.wakeups.ready()
-        for dir_names in _chunks(await self._run(self._looker.directories)):
+        for dir_names in _chunks(present):
             for dir_name, (marks, signature) in (await self._run(lambda n=dir_names: self._glances(n))).items():  # type: ignore[misc]
                 follower.told.setdefault(dir_name, marks)
                 self.wakeups.saw(dir_name, signature)
         follower.is_beginning = False
+        for dir_name in set(await self._run(self._looker.directories)).difference(present):
+            follower.wake(dir_name)
         follower.ends = asyncio.get_running_loop().create_task(self._read_ends(follower))
 
     async def _read_ends(self, follower: _StoreFollower) -> None:
