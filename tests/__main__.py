@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+ROOT = Path(__file__).parent.parent
+MINUTES = 20  # a check that hangs fails
 CHECKS = (
     ["ruff", "check", "."],
     ["ruff", "format", "--check", "."],
@@ -19,9 +21,11 @@ def main() -> int:
     failed = []
     for check in CHECKS:
         print("$", *check, flush=True)
-        if subprocess.run([sys.executable, "-m", *check], cwd=Path(__file__).parent.parent, check=False).returncode:
-            failed.append(" ".join(check))
-    print("failed: " + "; ".join(failed) if failed else "all checks passed")
+        try:
+            subprocess.run([sys.executable, "-m", *check], cwd=ROOT, timeout=MINUTES * 60, check=True)
+        except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+            failed.append(str(error))
+    print("\n".join(failed) or "all checks passed")
     return len(failed)
 
 
