@@ -6,13 +6,11 @@ import logging
 import os
 import secrets
 
-import orjson
-
 from squilla_files import layout
 from squilla_files.attachments import Attachments
 from squilla_files.clock import now_ms
 from squilla_files.codec import encode_document
-from squilla_files.errors import UnsafePathError
+from squilla_files.errors import UnsafePathError, UnstorableTypeError
 from squilla_files.session_dir import SessionDir
 
 _log = logging.getLogger(__name__)
@@ -49,7 +47,7 @@ def write_archive(session: SessionDir, attachments: Attachments, directory: str,
         name = layout.archive_document_name(session.dir_name, timeline.epoch, secrets.token_hex(4))
         path = os.path.join(directory, name)
         session.files.replace_file(path, encode_document(document))
-    except (OSError, UnsafePathError, orjson.JSONEncodeError) as error:
+    except (OSError, UnsafePathError, UnstorableTypeError) as error:
         # A foreign entry may be nested deeper than the library writes.
         _log.warning("session %s: the closed generation was not archived in %s: %s", session.key, directory, error)
         return None

@@ -98,8 +98,15 @@ def encode_line(record: Mapping[str, Any]) -> bytes:
 
 
 def encode_document(document: Mapping[str, Any]) -> bytes:
-    """Return *document* as indented JSON that ends in LF. Its values must have passed `check_value`."""
-    return _escaped(orjson.dumps(document, option=orjson.OPT_INDENT_2)) + b"\n"
+    """Return *document* as indented JSON that ends in LF. Its values must have passed `check_value`, or been read.
+
+    Raises:
+        UnstorableTypeError: what another program wrote is nested deeper than the library writes.
+    """
+    try:
+        return _escaped(orjson.dumps(document, option=orjson.OPT_INDENT_2)) + b"\n"
+    except orjson.JSONEncodeError as error:
+        raise UnstorableTypeError("a document", str(error)) from error
 
 
 def decode_line(line: bytes | memoryview) -> dict[str, Any] | None:

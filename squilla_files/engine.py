@@ -22,7 +22,7 @@ from squilla_files.appending import Append, append
 from squilla_files.catalog import Catalog, Listed
 from squilla_files.deletions import Deletions
 from squilla_files.devices import Devices, given_device
-from squilla_files.errors import LockTimeoutError, StoreClosedError
+from squilla_files.errors import SquillaFilesError, StoreClosedError
 from squilla_files.files import Durability, Files
 from squilla_files.layout import Layout, session_dir_name
 from squilla_files.locks import LockFile, run_locked
@@ -414,7 +414,7 @@ class Engine:
 
         try:
             await run_locked(entry.lock, self._run_begun, 0, work)
-        except (LockTimeoutError, OSError) as error:
+        except (OSError, SquillaFilesError) as error:
             _log.warning("session %s: no checkpoint at closing: %s", entry.session.key, error)
 
 

@@ -6,14 +6,16 @@ where they are.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 from squilla_files.attachments import number_of, stored_values
 from squilla_files.clock import now_ms
 from squilla_files.commits import CompactionCommit
-from squilla_files.drafting import Draft, Members, counter_changes, entry_members, field_changes
+from squilla_files.drafting import Draft, Members, counter_changes, entry_members, field_changes, same_message
 from squilla_files.errors import MessageConflictError, StaleEpochError, StalePreimageError
 from squilla_files.journal import COMPACTION, Log, Record
 from squilla_files.marks import Mark, MarkIndex
@@ -30,18 +32,35 @@ def archive_marks(timeline: Timeline, logs: Collection[Log], archived: Collectio
         logs: all logs of the session.
         archived: identities of live entries.
     """
-    last: dict[str, Record] = {}
-    for log in logs:
+    marks: set[Mark] = set()
+    done: defaultdict[str, set[str]] = defaultdict(set)
+    # Longest first: a shorter copy of a log needs a mark of its own only if it went another way.
+    for log in sorted(logs, key=lambda log: -len(log.lines)):
+        if log.log_id is None:
+            continue
+        standing: set[str] = set()
+        last: Record | None = None
         for record in log.lines:
-            if record is None or log.log_id is None:
-                continue
-            stands = record.identity in archived or any(e.identity in archived for e in record.entries())
-            if stands and (log.log_id not in last or last[log.log_id].line < record.line):
-                last[log.log_id] = record
-    marks = [(log_id, record.line, record.identity) for log_id, record in sorted(last.items())]
+            found = _archived_in(record, archived) if record is not None else ()
+            if found:
+                standing.update(found)
+                last = record
+        if last is not None and not standing <= done[log.log_id]:
+            done[log.log_id] |= standing
+            marks.add((log.log_id, last.line, last.identity))
     covered = MarkIndex(logs).covered(marks)
-    kept = [r.identity for r in timeline.live if r.identity in covered and r.identity not in archived]
-    return marks, kept
+    live = {record.identity for record in timeline.live}
+    # A result is archived exactly when its call is, be it that the call was removed.
+    live |= {timeline.call_of[i] for i in live if i in timeline.call_of and i not in archived}
+    staying = (live & covered).difference(archived)
+    kept = [r.identity for r in timeline.order if r.identity in staying]
+    return sorted(marks), kept
+
+
+def _archived_in(record: Record, archived: Collection[str]) -> list[str]:
+    """Return which of *archived* stand in the line of *record*."""
+    found = [record.identity] if record.identity in archived else []
+    return found + [entry.identity for entry in record.entries() if entry.identity in archived]
 
 
 def compact(session: Session, commit: CompactionCommit) -> SessionSummary | None:
@@ -186,16 +205,15 @@ def rewrite(session: Session, commit: CompactionCommit, entries: Iterable[Transc
     """Write *commit* so that *entries* are the live transcript: others are archived, new ones stand at the end.
 
     Raises:
-        MessageConflictError: an entry bears the id of one that is not live.
+        MessageConflictError: an entry bears the id of one that is not live, or of a live one with other content.
     """
     timeline = session.require()
-    live = {record.identity for record in timeline.live}
+    live = {record.identity: record for record in timeline.live}
     listed = list(entries)
-    known = [entry.message_id for entry in listed if entry.message_id in live]
+    known = [entry for entry in listed if entry.message_id in live]
+    stored = session.dir.objects([live[entry.message_id] for entry in known])
+    for entry, obj in zip(known, stored, strict=True):
+        if not same_message(entry_members(entry), obj):
+            raise MessageConflictError(session.key, entry.message_id, "has other content")
     fresh = [entry for entry in listed if entry.message_id not in live]
-    return compact(session, _with(commit, known, fresh))
-
-
-def _with(commit: CompactionCommit, kept: list[str], appended: list[TranscriptEntry]) -> CompactionCommit:
-    values = {name: getattr(commit, name) for name in commit.__dataclass_fields__}
-    return CompactionCommit(**{**values, "kept": kept, "appended": appended})
+    return compact(session, replace(commit, kept=[entry.message_id for entry in known], appended=fresh))

@@ -18,7 +18,7 @@ from typing import Any
 from squilla_files import layout
 from squilla_files.codec import encode_line
 from squilla_files.devices import Memory
-from squilla_files.errors import LogReplacedError, UnsafePathError
+from squilla_files.errors import LogReplacedError, SquillaFilesError
 from squilla_files.journal import Log, Record, first_line
 from squilla_files.layout import ARCHIVE
 from squilla_files.privacy import Privacy
@@ -161,7 +161,7 @@ class LogWriter:
         """Open the log that was read, and no other that has its name by now."""
         path = os.path.join(self.session.path, own.name)
         inode = self.session.inode_of(own)
-        if self._fd is not None and self._fd_path == path and self._fd_inode == inode:
+        if self._fd is not None and self._fd_path == path and self._fd_inode == inode != 0:
             return self._fd
         self.close()
         try:
@@ -171,7 +171,7 @@ class LogWriter:
             raise LogReplacedError(path) from None
         self._fd, self._fd_path, self._fd_inode = fd, path, 0
         found = self._files.fstat(fd).st_ino
-        if inode not in (0, found):
+        if inode != found:
             self.session.relist()
             raise LogReplacedError(path)
         if self._kept[0] != own.log_id:
@@ -373,7 +373,7 @@ class LogWriter:
         """Move a sealed log to `archive/`, at once or, where that fails or a crash left it out, with a later write."""
         try:
             self._move(log)
-        except (OSError, UnsafePathError) as error:
+        except (OSError, SquillaFilesError) as error:
             self._leftover = True
             _log.warning("session %s: %s is sealed but not moved safely: %s", self.session.key, log.name, error)
         self.session.relist()
@@ -427,7 +427,7 @@ class LogWriter:
             if seal:
                 self.seal()
             self.checkpoint()
-        except (OSError, UnsafePathError) as error:
+        except (OSError, SquillaFilesError) as error:
             _log.warning("session %s: the commit stands, but its checkpoint failed: %s", self.session.key, error)
 
 

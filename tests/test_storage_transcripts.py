@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import AsyncIterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -712,3 +712,31 @@ async def test_truncating_says_how_many_were_live_before_and_after(store: Sessio
         await store.truncate_session(OTHER, 1)
     assert await store.truncate_session(KEY, 0) == (3, 0)
     assert await canonical(store, node.session_id) == list(range(5))
+
+
+async def test_rewriting_refuses_other_content_under_the_id_of_a_live_message(
+    store: SessionStorage, node: SessionNode
+) -> None:
+    one, two = await say(store, node, "one", "two")
+    changed = replace(two, content="another")
+    with pytest.raises(MessageConflictError):
+        await store.rewrite_compacted_session(node=await stored(store), summary=None, entries=[one, changed])
+    assert await said(store, node.session_id) == ["one", "two"]
+
+
+async def test_a_foreign_value_too_deep_to_be_written_again_stops_no_write(
+    root: Path, store: SessionStorage, node: SessionNode, caplog: pytest.LogCaptureFixture
+) -> None:
+    await say(store, node, "one")
+    await store.close()
+    deep = '{"a":' * 300 + "1" + "}" * 300
+    (log,) = logs(root)
+    with log.open("a") as file:
+        file.write(f'{{"type":"session","id":9,"record":"deep","set":{{"origin":{deep}}}}}\n')
+    async with SessionStorage(root, device="desk") as again:
+        await again.update_session(KEY, {"label": "shown"})
+        assert (await stored(again)).label == "shown"
+        assert (await stored(again)).origin is not None
+        await again.reset_session(KEY, reason="test")
+        assert await said(again, (await stored(again)).session_id) == []
+    assert "checkpoint failed" in caplog.text
