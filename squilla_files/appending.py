@@ -47,12 +47,12 @@ def append(session: Session, appends: Sequence[Append]) -> None:
     waiting: list[tuple[Append, Members]] = []
     retried: list[Append] = []
     for item in appends:
+        if draft.records and item.entry.tool_call_id is not None and draft.needs_order():
+            # Where it hangs depends on entries that the timeline does not know before they are written.
+            _write(session, draft, waiting)
+            draft, waiting = session.draft(), []
         try:
             members = entry_members(item.entry)
-            if draft.records and members.get("tool_call_id") is not None and draft.needs_order():
-                # Where it hangs depends on entries that the timeline does not know before they are written.
-                _write(session, draft, waiting)
-                draft, waiting = session.draft(), []
             record = _draft(session, draft, item, members)
         except (SquillaFilesError, ValueError, TypeError) as error:
             item.error = error

@@ -45,6 +45,7 @@ from operations import (
     young,
 )
 
+from squilla_files.appending import Append, append
 from squilla_files.errors import LogReplacedError
 from squilla_files.session import Session
 from squilla_files.storage import SessionStorage
@@ -174,7 +175,7 @@ def test_a_full_disk_that_takes_half_of_a_group_keeps_none_of_it() -> None:
         say(session, *(f"g{number}" for number in range(10)))
     assert files.tree()[log(1)] == content
     files.heal()
-    say(session, "n1")
+    go_on(session, "n1")
     assert state_of(session).live[-2:] == ["a2", "n1"]
 
 
@@ -290,6 +291,30 @@ def test_what_is_written_to_a_log_that_is_replaced_meanwhile_is_not_acknowledged
     assert messages(state_of(open_session(files.crash("synced")))) == with_message(found, "n1")
     after = logs_of(files)
     assert {name: after[name] for name in left} == left
+
+
+def test_a_group_of_which_the_first_part_meets_a_replaced_log_is_refused_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    files, session = begun()
+    say(open_session(files, device="desk"), "theirs")  # so that a result's place takes a look at what is written
+    state_of(session)
+    with monkeypatch.context() as patch:
+        sync = files.sync
+
+        def meddled(fd: int) -> None:
+            patch.undo()
+            sync(fd)
+            exchange(files.another_process())
+
+        patch.setattr(files, "sync", meddled)
+        items = [Append(entry("n1"), any_generation=True)]
+        items.append(Append(entry("n2", role="tool", tool_call_id="c-1"), any_generation=True))
+        with pytest.raises(LogReplacedError):
+            append(session, items)
+    assert [(item.done, item.error) for item in items] == [(False, None), (False, None)]
+    left = logs_of(files)
+    assert {"n1", "n2"}.isdisjoint(state_of(session).live)
+    say(session, "n3")
+    assert logs_of(files).items() >= left.items()
 
 
 def put_foreign(files: MemoryFiles) -> None:
