@@ -19,8 +19,8 @@ from squilla_files.drafting import creation_members
 from squilla_files.errors import MessageNotFoundError, SessionExistsError
 from squilla_files.journal import COMPACTION, CONTEXT, MESSAGE, SESSION, SUMMARY, Record
 from squilla_files.models import SessionContextState, SessionNode, SessionSummary
-from squilla_files.rawjson import place_entry
-from squilla_files.session import Session
+from squilla_files.rawjson import items_of, place_entry
+from squilla_files.session import Session, check_epoch
 from squilla_files.session_dir import node_of
 from squilla_files.tokens import estimate_tokens
 from squilla_files.writing import new_log_id
@@ -31,7 +31,7 @@ Taken = Literal["none", "live", "before"]
 """What a child takes along: nothing, the transcript with all that belongs to it, or the entries before a message."""
 
 # What places an entry in a session, and what it did to the fields and counters of that one.
-_DROPPED: Final = frozenset({"after", "epoch", "generation", "set", "add", "replaces", "type", "id"})
+_DROPPED: Final = frozenset({"type", "id", "epoch", "generation", "message_id", "after", "replaces", "set", "add"})
 
 
 @dataclass(slots=True)
@@ -41,16 +41,15 @@ class Fork:
     Attributes:
         entries: the canonical entries, and the bytes of the object of each.
         archived_by: identity of an archived entry → identity of the compaction.
-        compactions: identities of the compactions, in order, each with its summary or None.
-        summaries: those that no compaction made.
+        compactions: in the order of records, the identity of each and its summary or None; a summary that no
+            compaction made stands among them without an identity.
         contexts: the valid context states.
         taken: whether anything was taken, be it an empty transcript.
     """
 
     entries: list[tuple[Record, bytes]] = field(default_factory=list)
     archived_by: dict[str, str] = field(default_factory=dict)
-    compactions: list[tuple[str, SessionSummary | None]] = field(default_factory=list)
-    summaries: list[SessionSummary] = field(default_factory=list)
+    compactions: list[tuple[str | None, SessionSummary | None]] = field(default_factory=list)
     contexts: list[SessionContextState] = field(default_factory=list)
     taken: bool = False
 
@@ -89,28 +88,29 @@ def take(parent: Session, what: Taken, before_message_id: str | None, max_tokens
 def _take_documents(parent: Session, fork: Fork) -> None:
     timeline = parent.timeline
     fork.archived_by = timeline.archived_by
-    by_record: dict[str, SessionSummary] = {}
+    summaries: dict[str, SessionSummary] = {}
     for attachment in timeline.current(timeline.summaries):
         for summary in parent.attachments.summaries([attachment]):
-            if attachment.record.kind == COMPACTION:
-                by_record[attachment.record.identity] = summary
-            else:
-                fork.summaries.append(summary)
-    used = {*by_record, *timeline.archived_by.values()}
+            summaries[attachment.record.identity] = summary
+    used = {*summaries, *timeline.archived_by.values()}
     records = [record for record in timeline.records.values() if record.identity in used]
-    for record in sorted(records, key=lambda r: r.key):
-        fork.compactions.append((record.identity, by_record.get(record.identity)))
+    # Summaries are numbered in this order.
+    for record in sorted(records, key=timeline.rank_of):
+        identity = record.identity if record.kind == COMPACTION else None
+        fork.compactions.append((identity, summaries.get(record.identity)))
     states = parent.attachments.contexts(timeline.current(timeline.contexts))
     fork.contexts = [state for state in states if state.valid]
 
 
 def _object_bytes(parent: Session, records: Sequence[Record]) -> Iterator[bytes]:
     """Yield the bytes of the object of each entry, wherever it stands."""
-    lines = parent.dir.read_lines(records)
-    within = [record for record in records if record.position is not None]
-    objects = {record.identity: obj for record, obj in zip(within, parent.dir.objects(within), strict=True)}
-    for record, line in zip(records, lines, strict=True):
-        yield line if record.position is None else encode_line(objects[record.identity])[:-1]
+    lines = iter(parent.dir.read_lines([record for record in records if record.position is None]))
+    # A compaction's line may hold many entries: it is read and taken apart once.
+    within = {(record.log.name, record.line): record for record in records if record.position is not None}
+    listed = [items_of(line, "entries") for line in parent.dir.read_lines(list(within.values()))]
+    entries = dict(zip(within, listed, strict=True))
+    for record in records:
+        yield next(lines) if record.position is None else entries[record.log.name, record.line][record.position]
 
 
 def _weight(fork: Fork) -> int:
@@ -120,8 +120,7 @@ def _weight(fork: Fork) -> int:
         if record.identity not in fork.archived_by:
             count = (decode_line(line) or {}).get("token_count")
             total += count if type(count) is int else 0
-    texts = [summary.summary_text for summary in fork.summaries]
-    texts += [summary.summary_text for _, summary in fork.compactions if summary is not None]
+    texts = [summary.summary_text for _, summary in fork.compactions if summary is not None]
     return total + sum(estimate_tokens(text) for text in texts if text)
 
 
@@ -130,16 +129,18 @@ def build(child: Session, node: SessionNode, fork: Fork) -> SessionNode:
 
     Raises:
         SessionExistsError: there is a session under its key.
+        UnstorableTypeError, UnstorableValueError: a value of *node* that would not come back equal.
         OSError: there is no child; documents that were written belong to nothing.
 
     Durability: kept once this returns.
     """
     if child.timeline.exists:
         raise SessionExistsError(child.key)
+    check_epoch(node)
     node.forked_from_parent = fork.taken
     lines = _Lines(child, node, fork)
     child.writer.commit_whole(lines.log_id, lines.data)
-    if fork.compactions:
+    if fork.archived_by:
         _seal(child)
     return lines.node  # a long transcript is read when somebody asks for it
 
@@ -171,8 +172,6 @@ class _Lines:
         self._record(SESSION, event="created", at=now_ms(), **members)
         where = {record.identity: self._entry(record, line) for record, line in fork.entries}
         self._compactions(fork, where)
-        for summary in fork.summaries:
-            self._record(SUMMARY, summary=self._document(summary))
         for state in fork.contexts:
             self._record(CONTEXT, context=self._document(state))
         self.data = b"".join(self._pieces)
@@ -202,6 +201,9 @@ class _Lines:
         """Repeat the parent's compactions, each with a mark at the last entry that it archived."""
         archived: set[str] = set()
         for identity, summary in fork.compactions:
+            if identity is None and summary is not None:
+                self._record(SUMMARY, summary=self._document(summary))
+                continue
             mine = [entry for entry in where if fork.archived_by.get(entry) == identity]
             archived.update(mine)
             covers: list[list[Any]] = []
