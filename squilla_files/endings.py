@@ -127,7 +127,9 @@ async def wait_until_final(storage: SessionStorage, session_key: str) -> Session
                     return node
                 await asyncio.wait({event}, timeout=_LOOK_AGAIN_S)
                 if event.done():
-                    await event
+                    # Where the store was closed, the next reading says so.
+                    with suppress(StopAsyncIteration):
+                        await event
                     event = asyncio.ensure_future(anext(events))
         finally:
             # The iterator cannot be closed while a step of it is under way.

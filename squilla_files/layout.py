@@ -89,9 +89,14 @@ def validate_device(name: str) -> str:
     Raises:
         InvalidDeviceError: it cannot.
     """
-    if not isinstance(name, str) or not _DEVICE_NAME.fullmatch(name):
+    if not isinstance(name, str) or not is_device(name):
         raise InvalidDeviceError(name)
     return name
+
+
+def is_device(name: str) -> bool:
+    """Say whether *name* can be a device's name."""
+    return _DEVICE_NAME.fullmatch(name) is not None
 
 
 def key_hash(session_key: str) -> str:

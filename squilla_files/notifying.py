@@ -51,7 +51,12 @@ def make_watcher(paths: list[str]) -> Watcher:
         OSError: one cannot be watched.
         WatchfilesRustInternalError: the system has no watches left, or another reason.
     """
-    return RustNotify(paths, False, False, 0, True, True)
+    try:
+        return RustNotify(paths, False, False, 0, True, False)
+    except PermissionError:
+        # A directory that nobody may read hides no other. Only then: watches that the system refuses for want of room
+        # would be passed over in silence, too.
+        return RustNotify(paths, False, False, 0, True, True)
 
 
 def network_file_system(path: str, mounts: str = "/proc/self/mountinfo") -> str | None:

@@ -9,6 +9,7 @@ second.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import time
@@ -35,6 +36,8 @@ _POLL_SHARE: Final = 20
 _CHUNK: Final = 256
 # What comes together with its directory may have come before that was watched: it is looked at once more.
 _LATE_S: Final = (0.1, 0.5)
+# And at most so often, whether the system still has watches for what comes.
+_PROBE_S: Final = 1.0
 
 
 class Subscriber:
@@ -104,6 +107,10 @@ class Wakeups:
         self._tending: asyncio.Task[None] | None = None
         self._late: set[asyncio.TimerHandle] = set()
         self._is_ready = asyncio.Event()
+        self._nudged = asyncio.Event()
+        self._nudge: asyncio.TimerHandle | None = None
+        self._came: str | None = None
+        self._next_look = 0.0
 
     # --- subscribers -------------------------------------------------------------------------------------------
 
@@ -134,9 +141,10 @@ class Wakeups:
         if self._tending is not None:
             self._tending.cancel()
             self._tending = None
-        for handle in self._late:
+        for handle in (*self._late, *([self._nudge] if self._nudge is not None else [])):
             handle.cancel()
         self._late.clear()
+        self._nudge, self._came, self._next_look = None, None, 0.0
         self._signatures.clear()
         self._stop_notifier()
         self._is_ready.clear()
@@ -181,12 +189,15 @@ class Wakeups:
 
     def _reported(self, paths: Iterable[str]) -> None:
         found: dict[str, bool] = {}
+        loop = asyncio.get_running_loop()
         for path in paths:
             dir_name, is_directory = self._meant(path)
             if dir_name is not None:
                 found[dir_name] = found.get(dir_name, False) or is_directory
+            if is_directory:
+                self._came = path
+                self._nudge = self._nudge or loop.call_later(_PROBE_S, self._nudged.set)
         self.wake(found)
-        loop = asyncio.get_running_loop()
         for dir_name, is_late in found.items():
             for delay in _LATE_S if is_late else ():
                 self._late.add(loop.call_later(delay, self.wake, (dir_name,)))
@@ -214,23 +225,25 @@ class Wakeups:
 
     async def _tend(self) -> None:
         """Keep up a watch of what is there, and look at what is followed."""
+        clock = asyncio.get_running_loop().time
         while True:
-            pause = _POLL_S
+            self._nudged.clear()
             try:
                 await self._keep_watch()
-                cost = await self._look()
-                is_reported = self._notifier is not None
-                pause = max(_LOOK_S, cost * _LOOK_SHARE) if is_reported else max(_POLL_S, cost * _POLL_SHARE)
+                if clock() >= self._next_look:
+                    cost = await self._look()
+                    is_reported = self._notifier is not None
+                    pause = max(_LOOK_S, cost * _LOOK_SHARE) if is_reported else max(_POLL_S, cost * _POLL_SHARE)
+                    self._next_look = clock() + pause
             except StoreClosedError:
                 return
             except (OSError, SquillaFilesError) as error:
                 _log.warning("store %s cannot be looked at: %s", self._paths.root, error)
-                pause = _LOOK_S
+                self._next_look = clock() + _LOOK_S
             self._is_ready.set()
-            if self._notifier is None:
-                await asyncio.sleep(pause)
-            else:
-                await asyncio.wait([self._notifier.failed], timeout=pause)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._next_look - clock()):
+                    await self._nudged.wait()
 
     async def _keep_watch(self) -> None:
         notifier = self._notifier
@@ -238,6 +251,9 @@ class Wakeups:
             return None
         if notifier is not None and notifier.failed.done():
             return self._fall_back(notifier.failed.result())
+        came, self._came, self._nudge = self._came, None, None
+        if came is not None and (lack := await self._run(partial(self._probe, came))) is not None:
+            return self._fall_back(lack)
         places = await self._run(lambda: existing((self._paths.sessions, self._paths.deleted)))
         if places == self._watched:
             return None
@@ -249,11 +265,23 @@ class Wakeups:
             return self._fall_back(f"{kind} is a network file system")
         self._notifier = notifier = Notifier([path for path, _, _ in places], self._reported, self._make)
         self._watched = places
+        notifier.failed.add_done_callback(lambda _: self._nudged.set())
         reason = await asyncio.shield(notifier.ready)
         if reason is not None:
             return self._fall_back(reason)
         # What came before the watch was there, and after a subscriber began.
+        self._next_look = 0.0
         return self.wake(list(self._by_dir))
+
+    def _probe(self, path: str) -> str | None:
+        """Return why a directory that came cannot be watched, None where it can: the watch itself does not say so."""
+        try:
+            self._make([path]).close()
+        except (FileNotFoundError, PermissionError):
+            return None
+        except OSError as error:
+            return str(error)
+        return None
 
     def _fall_back(self, reason: str) -> None:
         _log.warning(
@@ -262,6 +290,7 @@ class Wakeups:
         )  # fmt: skip
         self._stop_notifier()
         self.is_polling = reason
+        self._next_look = 0.0
 
     async def _look(self) -> float:
         """Wake those who follow a session that looks another way than before. Returns the seconds that looking took."""

@@ -38,6 +38,11 @@ def test_only_the_rows_that_are_named_are_measured(tmp_path: Path) -> None:
     assert names_in(printed(tmp_path, "bench_store.py", "append", "import")) == ["append", "import"]
 
 
+def test_each_row_of_watching_is_measured(tmp_path: Path) -> None:
+    assert names_in(printed(tmp_path, "bench_watch.py")) == ["within", "between", "start", "idle", "many"]
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_profile_shows_the_functions_of_the_worker(tmp_path: Path) -> None:
     assert "(refresh)" in printed(tmp_path, "bench_store.py", "--profile", "append")
 

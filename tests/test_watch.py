@@ -25,6 +25,7 @@ from squilla_files.commits import CompactionCommit
 from squilla_files.errors import InvalidCursorError, InvalidKeyError, StoreClosedError
 from squilla_files.events import Event
 from squilla_files.layout import session_dir_name
+from squilla_files.manager import SessionManager
 from squilla_files.models import SessionNode
 from squilla_files.notifying import make_watcher, network_file_system
 from squilla_files.storage import SessionStorage
@@ -398,6 +399,50 @@ async def test_without_watches_it_looks_by_itself_and_says_so(
     (line,) = caplog.messages
     assert str(error) in line
     assert str(store.root) in line
+
+
+async def test_when_watches_run_out_later_it_looks_by_itself(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    store: SessionStorage,
+    other: SessionStorage,
+    node: SessionNode,
+) -> None:
+    def make(paths: list[str]) -> Any:
+        if session_dir_name(OTHER_KEY) in paths[0]:
+            raise OSError(28, "no watches left")
+        return make_watcher(paths)
+
+    monkeypatch.setattr(wakeups, "_PROBE_S", 0.0)
+    use_watcher(monkeypatch, make)
+    async with following(store, None) as whole:
+        await noticed(store)
+        made = await other.create_session(SessionNode(session_key=OTHER_KEY))
+        await whole.count(1)
+        watching = store._watching
+        assert watching is not None
+        async with asyncio.timeout(30):
+            while watching.wakeups.is_polling is None:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        await other.append_transcript_entry(entry(made, "b"))
+        assert said(await whole.to_say("b")) == ["b"]
+    assert "no watches left" in caplog.text
+
+
+def test_a_directory_that_nobody_may_read_does_not_keep_the_rest_from_being_watched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[bool] = []
+
+    def refuse(*given: Any) -> str:
+        asked.append(given[-1])
+        if not given[-1]:
+            raise PermissionError(13, "no")
+        return "watcher"
+
+    monkeypatch.setattr(notifying, "RustNotify", refuse)
+    assert make_watcher(["/x"]) == "watcher"  # type: ignore[comparison-overlap]
+    assert asked == [False, True]
 
 
 async def test_a_watch_that_fails_later_is_replaced_by_looking(
@@ -918,3 +963,30 @@ async def test_a_wake_up_during_the_work_of_another_subscriber_is_not_lost(
         expected = [e.content for e in await store.get_transcript(node.session_id)]
         for collected in (one, two, whole):
             assert said(await collected.count(len(expected))) == expected
+
+
+# --- who waits for a session -----------------------------------------------------------------------------------------
+
+
+async def test_who_waits_for_a_session_is_told_of_its_end_by_another_process(
+    monkeypatch: pytest.MonkeyPatch, store: SessionStorage, other: SessionStorage, node: SessionNode
+) -> None:
+    monkeypatch.setattr("squilla_files.endings._LOOK_AGAIN_S", 3600.0)
+    waiting = asyncio.ensure_future(SessionManager(store).wait_for_completion(KEY))
+    await asyncio.sleep(0)
+    await SessionManager(other).finish(KEY)
+    async with asyncio.timeout(30):
+        assert (await waiting)["status"] == "done"
+    assert store._watching is not None
+    assert store._watching.wakeups.subscribers() == []
+
+
+async def test_who_waits_for_a_session_while_the_store_closes_is_told_so(root: Path) -> None:
+    store = await SessionStorage.open(root, device="desk")
+    await store.create_session(SessionNode(session_key=KEY))
+    waiting = asyncio.ensure_future(SessionManager(store).wait_for_completion(KEY))
+    await asyncio.sleep(0)
+    await store.get_session(KEY)
+    await store.close()
+    with pytest.raises(StoreClosedError):
+        await waiting
