@@ -145,14 +145,15 @@ class Catalog:
 
     def _current(self, dir_name: str, deletions: tuple[str, ...], key: str | None = None) -> Listed | None:
         error: Exception
+        known = self._known.get(dir_name)
         for _ in range(_LOOKS):
             try:
-                known = self._known.get(dir_name)
                 if known is None or known.deletions != deletions or not self._unchanged(known):
                     known = self._look(dir_name, key)
             except FileNotFoundError as moved:
                 error = moved  # sealed while it was looked at
-                self._known.pop(dir_name, None)
+                if known is not None:
+                    known.directory.forget()
                 continue
             except (OSError, SquillaFilesError) as problem:
                 error = problem
@@ -162,7 +163,8 @@ class Catalog:
                 self._known[dir_name] = known
             return known
         self.problems[dir_name] = error
-        self._known.pop(dir_name, None)
+        if known is not None:
+            known.directory.forget()
         return None
 
     def _unchanged(self, known: Listed) -> bool:
@@ -185,8 +187,8 @@ class Catalog:
         except FileNotFoundError:
             pass
         # Three ways, the cheapest first: a listing of the directory costs as much as all the rest.
+        known = self._known.get(dir_name)
         if key is None:
-            known = self._known.get(dir_name)
             key = known.key if known is not None else self._key_in_manifest(dir_name) or self.key_of(dir_name)
         if key is None:
             return None
@@ -207,7 +209,8 @@ class Catalog:
             path,
             key,
             manifest.exists,
-            manifest.epoch,
+            # It does not fall, though the log that raised it may be away.
+            max(manifest.epoch, known.epoch if known is not None else 0),
             manifest.session,
             manifest.session_ids,
             manifest.live,

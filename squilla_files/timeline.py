@@ -83,7 +83,8 @@ class Timeline:
         call_of: identity of a tool result → identity of the entry that stands where its call was made.
         fields: name → value, as last set.
         setters: name → the record that set it.
-        session_ids: every session id that the generation has had, in the order of records.
+        session_ids: every session id that the generation has had, in the order of records; where it had none, the
+            one that outlives from another.
         closed: entries of closed generations.
         stands: identity → the epoch and generation in which a record counts that a deletion had not seen.
         call_ids: the ids of all calls of the generation.
@@ -303,6 +304,10 @@ def _begin(timeline: Timeline, fence: int) -> None:
     counting.sort(key=timeline.rank_of if timeline.stands else _by_rank)
     for record in counting:
         timeline.count(record)
+    named = timeline.fields.get("session_id")
+    if not timeline.session_ids and type(named) is str:
+        # The reset that named the generation is not here yet: the name that is known must do.
+        timeline.session_ids = [named]
 
 
 def _founds(record: Record) -> bool:
