@@ -114,15 +114,22 @@ def read_objects(files: Files, directory: str, records: Sequence[Record]) -> lis
 
 
 def _runs(records: Sequence[Record]) -> Iterator[Sequence[Record]]:
-    """Yield pieces of *records* that stand in neighbouring lines of one log, with no damaged line between them."""
+    """Yield pieces of *records* that stand in one compaction's line, or in neighbouring lines of one log.
+
+    There is no damaged line between those of a piece.
+    """
     start = 0
     before: Record | None = None
     size = 0
     for number, record in enumerate(records):
         if before is not None:
             gap = record.line - before.line
-            near = record.log is before.log and (gap == 1 or (1 < gap <= _GAP_LINES and _is_whole(before, record)))
-            if not near or size > _RUN_BYTES or record.position is not None or before.position is not None:
+            if record.position is None and before.position is None:
+                near = (gap == 1 or (1 < gap <= _GAP_LINES and _is_whole(before, record))) and size <= _RUN_BYTES
+            else:
+                # The line of a compaction is read once, however many entries stand in it.
+                near = gap == 0 and None not in (record.position, before.position)
+            if not near or record.log is not before.log:
                 yield records[start:number]
                 start, size = number, 0
         before = record
@@ -148,7 +155,8 @@ def _objects_of(files: Files, fd: int, run: Sequence[Record]) -> list[Any]:
         return [None] * len(run)
     if first.position is not None:
         listed = objects[0].get("entries") if type(objects[0]) is dict else None
-        return [listed[first.position] if type(listed) is list and first.position < len(listed) else None]
+        within: list[Any] = listed if type(listed) is list else []
+        return [within[r.position] if r.position is not None and r.position < len(within) else None for r in run]
     if len(objects) == len(run):
         return objects  # type: ignore[no-any-return]
     return [objects[record.line - first.line] for record in run]

@@ -102,6 +102,8 @@ class Deletions:
         try:
             status = self._files.check_directory(path)
         except FileNotFoundError:
+            # It may come back with the status that it had.
+            self._fresh.forget()
             self._names = {}
             return
         if self._fresh.same(status):

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 
 from squilla_files.codec import counter_of, decode_document, encode_document
 from squilla_files.files import Files
-from squilla_files.layout import Layout, validate_device
+from squilla_files.layout import Layout, is_device, validate_device
 
 if sys.platform == "win32":
     import winreg
@@ -114,7 +114,7 @@ class Devices:
             return self._given or self._name
         document = self._load(self._layout.device_file(self.fingerprint))
         name = document.get("device") if document is not None else None
-        return name if isinstance(name, str) and name else None
+        return name if isinstance(name, str) and is_device(name) else None
 
     def name(self) -> str:
         """Return the device's name, choosing and keeping one where there is none yet.
@@ -140,9 +140,10 @@ class Devices:
         if document is None:
             return None
         device, log, line, record = (document.get(name) for name in ("device", "log", "line", "record"))
-        if isinstance(device, str) and isinstance(log, str) and counter_of(line) and isinstance(record, str | None):
-            return Memory(device, log, line, record)  # type: ignore[arg-type]
-        return None
+        if not isinstance(device, str) or not is_device(device) or not isinstance(log, str):
+            return None
+        number = counter_of(line)
+        return Memory(device, log, number, record) if number and isinstance(record, str | None) else None
 
     def remember(self, dir_name: str, memory: Memory) -> None:
         """Keep *memory* of the log in one session.

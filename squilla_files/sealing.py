@@ -49,9 +49,9 @@ def _is_needed(
     if record.kind == SESSION:
         return data.get("event") in ("created", "reset")
     if record.kind == REMOVE:
-        return data.get("message_id") in waiting or not waiting.isdisjoint(
-            index.covered(read_marks(data.get("covers")))
-        )
+        one = data.get("message_id")
+        taken_out = index.covered(read_marks(data.get("covers"))) | ({one} if type(one) is str else set())
+        return not waiting.isdisjoint(taken_out)
     if record.kind == COMPACTION:
         return any(entry.identity in live for entry in record.entries()) or any(
             mark[0] in open_ids for mark in read_marks(data.get("covers"))
