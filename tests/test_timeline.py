@@ -18,9 +18,9 @@ VECTORS = [json.loads(line) for line in (Path(__file__).parent / "data" / "merge
 def folded(files: dict[str, str], deleted: list[dict]) -> tuple[Timeline, dict[str, bytes]]:
     data = {name: text.encode() for name, text in files.items()}
     logs = []
-    for name in data:
+    for name, content in data.items():
         log = Log(name)
-        log.extend(data[name], 0)
+        log.extend(content, 0)
         logs.append(log)
     deletions = [d for d in map(Deletion.read, deleted) if d is not None]
 
