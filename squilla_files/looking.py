@@ -7,6 +7,7 @@ do not report every change.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from squilla_files import layout
@@ -24,6 +25,8 @@ class Glance:
 
     sizes: dict[str, int]
     """Path below the directory, with `/`, of each file that may be a log → its size in bytes."""
+    is_deleted: bool
+    """Whether it has been deleted at some time."""
     signature: int
     """Changes when anything does that a subscriber could be told."""
 
@@ -55,16 +58,20 @@ class Looker:
         found = {e.name for e in entries if e.is_dir and layout.parse_session_dir_name(e.name) is not None}
         return sorted(found.union(self._deletions.all_names()))
 
-    def glance(self, dir_name: str) -> Glance:
-        """Look at one session.
+    def glances(self, dir_names: Iterable[str]) -> dict[str, Glance]:
+        """Look at some sessions; a directory that is not there is an empty one.
 
         Raises:
-            OSError: it cannot be looked at; a directory that is not there is an empty one.
+            OSError: one cannot be looked at.
         """
+        deleted = self._deletions.all_names()
+        return {dir_name: self._glance(dir_name, deleted.get(dir_name, ())) for dir_name in dir_names}
+
+    def _glance(self, dir_name: str, deleted: tuple[str, ...]) -> Glance:
         sizes: dict[str, int] = {}
-        stamps: list[object] = [self._deletions.names(dir_name)]
+        stamps: list[object] = [deleted]
         self._look_into(self._paths.session(dir_name), "", sizes, stamps)
-        return Glance(sizes, hash(tuple(stamps)))
+        return Glance(sizes, bool(deleted), hash(tuple(stamps)))
 
     def _look_into(self, path: str, prefix: str, sizes: dict[str, int], stamps: list[object]) -> None:
         try:
@@ -101,7 +108,7 @@ class Looker:
     def marks(self, dir_name: str, glance: Glance) -> Marks:
         """Return what was seen as marks, the ends of the files not read yet."""
         files = tuple((name.rpartition("/")[2], size, b"") for name, size in sorted(glance.sizes.items()))
-        deletions = self._deletions.read(dir_name)
+        deletions = self._deletions.read(dir_name) if glance.is_deleted else []
         return Marks(files, max((deletion.epoch for deletion in deletions), default=0))
 
     def ends(self, dir_name: str, marks: Marks) -> Marks:

@@ -310,7 +310,7 @@ class Wakeups:
         return cost
 
     def _signatures_of(self, names: list[str]) -> dict[str, int]:
-        return {name: self._looker.glance(name).signature for name in names}
+        return {name: glance.signature for name, glance in self._looker.glances(names).items()}
 
 
 def _timed(work: Callable[[], T]) -> tuple[T, float]:

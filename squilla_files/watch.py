@@ -207,7 +207,7 @@ class Watching:
     async def _mark(self, follower: _StoreFollower, dir_name: str) -> None:
         # Where it cannot be looked at, nobody who reads or writes is kept from it.
         with contextlib.suppress(OSError, SquillaFilesError):
-            marks, signature = await self._run(lambda: self._glance(dir_name))
+            ((marks, signature),) = (await self._run(lambda: self._glances([dir_name]))).values()
             follower.told.setdefault(dir_name, marks)
             self.wakeups.saw(dir_name, signature)
 
@@ -368,19 +368,16 @@ class Watching:
                     follower.told[dir_name] = marks
 
     def _glances(self, dir_names: list[str]) -> dict[str, tuple[Marks, int]]:
-        return {dir_name: self._glance(dir_name) for dir_name in dir_names}
-
-    def _glance(self, dir_name: str) -> tuple[Marks, int]:
-        glance = self._looker.glance(dir_name)
-        return self._looker.marks(dir_name, glance), glance.signature
+        seen = self._looker.glances(dir_names)
+        return {name: (self._looker.marks(name, glance), glance.signature) for name, glance in seen.items()}
 
     def _changed_since(self, known: dict[str, Told]) -> list[str]:
         """Return the sessions that are, or may be, another way than they were told."""
         changed = []
-        for dir_name in sorted({*known, *self._looker.directories()}):
+        for dir_name, glance in self._looker.glances(sorted({*known, *self._looker.directories()})).items():
             told = known.get(dir_name)
             if isinstance(told, Marks):
-                marks = self._looker.marks(dir_name, self._looker.glance(dir_name))
+                marks = self._looker.marks(dir_name, glance)
                 if self._looker.ends(dir_name, marks) == told:
                     continue
             changed.append(dir_name)
