@@ -27,6 +27,7 @@ class Deletions:
         self._paths = paths
         self._fresh = Freshness()
         self._names: dict[str, tuple[str, ...]] = {}
+        self._filled: set[str] = set()
         self._read: dict[str, Deletion | None] = {}
         self._mutex = threading.Lock()
 
@@ -110,9 +111,26 @@ class Deletions:
             return
         looked_ns = time.time_ns()
         names: dict[str, list[str]] = defaultdict(list)
+        empty = False
         for entry in self._files.scan(path):
             parsed = layout.parse_deletion_name(entry.name)
-            if parsed is not None and entry.is_file:
+            if parsed is None or not entry.is_file:
+                continue
+            if self._has_content(entry.name):
                 names[parsed.dir_name].append(entry.name)
+            else:
+                empty = True
         self._names = {dir_name: tuple(listed) for dir_name, listed in names.items()}
         self._fresh.saw(status, looked_ns)
+        if empty:
+            self._fresh.forget()  # its content may still come, and no directory shows that
+
+    def _has_content(self, name: str) -> bool:
+        """Whether there is a deletion, or only the name of one: on its way, or what a power cut left of none."""
+        if name not in self._filled:
+            try:
+                if self._files.stat(os.path.join(self._paths.deleted, name)).st_size:
+                    self._filled.add(name)
+            except FileNotFoundError:
+                return False
+        return name in self._filled

@@ -151,6 +151,7 @@ class Session:
 
     def _change(self, fields: Members, counters: Members) -> None:
         if not fields and not counters:
+            self.writer.secure()  # what is confirmed must be kept, whoever wrote it
             return
         draft = self.draft()
         draft.record(SESSION, at=now_ms(), set=fields, add=counters)

@@ -26,6 +26,8 @@ def is_store(files: Files, paths: Layout) -> bool:
         data = files.read_file(paths.store_file)
     except (FileNotFoundError, NotADirectoryError):
         return False
+    if not data:
+        return False  # a power cut left the name and not the content; the next write writes it again
     document = decode_document(data)
     if document is None or document.get("format") != _NAME:
         raise CorruptManifestError(paths.store_file, 0, "not the description of a store")

@@ -124,13 +124,37 @@ async def test_the_store_file_is_the_same_on_every_device(tmp_path: Path) -> Non
     assert (tmp_path / "desk" / "store.json").read_bytes() == (tmp_path / "laptop" / "store.json").read_bytes()
 
 
-@pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"format":"another","version":1}'])
+@pytest.mark.parametrize("data", [b"{", b"[]", b'{"format":"another","version":1}'])
 async def test_a_store_file_that_is_none_is_refused_and_stays(root: Path, data: bytes) -> None:
     root.mkdir()
     (root / "store.json").write_bytes(data)
     with pytest.raises(CorruptManifestError):
         await SessionStorage.open(root)
     assert tree(root) == {"store.json": data}
+
+
+async def test_a_store_file_without_content_is_written_again_by_the_next_write(root: Path) -> None:
+    root.mkdir()
+    (root / "store.json").write_bytes(b"")
+    async with SessionStorage(root) as store:
+        assert await store.get_session(KEY) is None
+        assert tree(root) == {"store.json": b""}
+        await store.upsert_session(node_of())
+    assert (root / "store.json").read_bytes() != b""
+
+
+async def test_a_deletion_without_content_is_one_that_has_not_arrived(root: Path, store: SessionStorage) -> None:
+    await store.upsert_session(node_of())
+    await store.delete_session(KEY)
+    await store.upsert_session(node_of())
+    (deletion,) = (root / "deleted").iterdir()
+    content = deletion.read_bytes()
+    deletion.write_bytes(b"")
+    async with SessionStorage(root, device="laptop") as other:
+        assert await other.get_session(KEY) is not None
+        deletion.write_bytes(content)
+        assert await other.get_epoch(KEY) == 1
+    assert await store.get_epoch(KEY) == 1
 
 
 async def test_a_store_of_a_later_version_is_refused_and_opens_once_it_is_exchanged(root: Path) -> None:
