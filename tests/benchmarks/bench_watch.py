@@ -3,15 +3,15 @@
 ``python tests/benchmarks/bench_watch.py [name ...]`` prints the table; ``--dir`` says on which disk, ``--tiny`` takes
 sizes that mean nothing. Moments pass between processes by the monotonic clock, which they share on Linux. A change that
 comes after some quiet seconds takes up to 50 ms more, because the watcher then looks less often. The last figures, on
-Linux with two CPUs and other work on them (load 5):
+Linux with two CPUs and other work on them (load 5; `start` in a run of its own):
 
-| row     | what                                       | target                       | measured                           |
-|---------|--------------------------------------------|------------------------------|------------------------------------|
-| within  | append returns → event, one process        | median ≤ 1 ms                | 349 µs, 99 %: 908 µs               |
-| between | append returns → event, two processes      | median ≤ 10 ms, 99 % ≤ 50 ms | 5.42 ms, 99 %: 22.5 ms             |
-| start   | a watch of 10000 sessions begins           | ≤ 3× one walk                | 2.58× of 482 ms                    |
-| idle    | processor time while nothing happens       | ≤ 0.3 % of a core            | 0.23% one session, 0.18% all 10000 |
-| many    | 100 subscribers of one session, one append | ≤ 20× one                    | 5.1× (2.43 ms against 475 µs)      |
+| row     | target                       | measured                           |
+|---------|------------------------------|------------------------------------|
+| within  | median ≤ 1 ms                | 349 µs, 99 %: 908 µs               |
+| between | median ≤ 10 ms, 99 % ≤ 50 ms | 5.42 ms, 99 %: 22.5 ms             |
+| start   | ≤ 3× one walk                | 2.58× of 482 ms                    |
+| idle    | ≤ 0.3 % of a core            | 0.23% one session, 0.18% all 10000 |
+| many    | ≤ 20× one                    | 5.1× (2.43 ms against 475 µs)      |
 """
 
 from __future__ import annotations
