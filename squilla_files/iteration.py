@@ -10,8 +10,9 @@ import os
 from collections.abc import Iterator
 from typing import Any, Final
 
-from squilla_files.codec import decode_line
+from squilla_files.codec import counter_of, decode_line
 from squilla_files.errors import CorruptRecordError
+from squilla_files.files import Files
 from squilla_files.journal import FORMAT, MESSAGE, SESSION
 from squilla_files.models import TranscriptEntry, adopt_entries
 from squilla_files.session_dir import SessionDir
@@ -22,10 +23,17 @@ _CHUNK_BYTES: Final = 1 << 20
 
 def transcript_batches(directory: SessionDir, session_id: str, *, canonical: bool) -> Iterator[list[TranscriptEntry]]:
     """Yield a transcript in batches, none of them empty; nothing where *session_id* does not name the generation."""
-    size = None if directory.is_read else _plain_size(directory, session_id)
-    if size is not None:
-        yield from _stream(directory, session_id, size)
-        return
+    opened = None if directory.is_read else _open_only_log(directory)
+    if opened is not None:
+        fd, path = opened
+        try:
+            # One file from beginning to end, whatever name it is given meanwhile.
+            size = _plain_size(directory, fd, session_id)
+            if size is not None:
+                yield from _stream(directory, fd, path, session_id, size)
+                return
+        finally:
+            directory.files.close(fd)
     timeline = directory.refresh()
     if session_id not in timeline.session_ids:
         return
@@ -34,25 +42,32 @@ def transcript_batches(directory: SessionDir, session_id: str, *, canonical: boo
         yield directory.entries(records[start : start + _BATCH])
 
 
-def _lines(directory: SessionDir, name: str, size: int | None) -> Iterator[tuple[int, bytes]]:
-    """Yield (offset, line) of a log, up to *size* bytes."""
-    fd = directory.files.open_read(os.path.join(directory.path, name))
+def _open_only_log(directory: SessionDir) -> tuple[int, str] | None:
+    """Open the only log of a session that was never deleted; None where that is not what is here."""
+    names = directory.log_names()
+    if len(names) != 1 or directory.deletions.names(directory.dir_name):
+        return None
+    path = os.path.join(directory.path, names[0])
     try:
-        size = directory.files.fstat(fd).st_size if size is None else size
-        offset, rest = 0, b""
-        while offset + len(rest) < size:
-            start = offset + len(rest)
-            data = directory.files.pread(fd, min(_CHUNK_BYTES, size - start), start)
-            if not data:
-                break
-            *whole, rest = (rest + data).split(b"\n")
-            for line in whole:
-                yield offset, line
-                offset += len(line) + 1
-        if rest:
-            yield offset, rest
-    finally:
-        directory.files.close(fd)
+        return directory.files.open_read(path), path
+    except FileNotFoundError:
+        return None  # moved by a seal: there are two by now
+
+
+def _lines(files: Files, fd: int, size: int) -> Iterator[tuple[int, bytes]]:
+    """Yield (offset, line) of the first *size* bytes of a log."""
+    offset, rest = 0, b""
+    while offset + len(rest) < size:
+        start = offset + len(rest)
+        data = files.pread(fd, min(_CHUNK_BYTES, size - start), start)
+        if not data:
+            break
+        *whole, rest = (rest + data).split(b"\n")
+        for line in whole:
+            yield offset, line
+            offset += len(line) + 1
+    if rest:
+        yield offset, rest
 
 
 class _PlainLog:
@@ -60,7 +75,7 @@ class _PlainLog:
 
     def __init__(self, key: str) -> None:
         self._key = key
-        self._head: tuple[int, int] | None = None
+        self._head: tuple[object, object] | None = None
         self._last: str | None = None
         self._last_id = 0
         self.session_ids: set[str] = set()
@@ -80,17 +95,20 @@ class _PlainLog:
         """Whether a record leaves the order of lines what it is."""
         epoch = obj.get("epoch", 0)
         head = (epoch, obj.get("generation", epoch))
-        identifier = obj.get("id")
+        identifier = counter_of(obj.get("id"))
         if self._head is None:
             self._head = head
-        if head != self._head or type(identifier) is not int or identifier <= self._last_id:
+        if head != self._head or identifier is None or identifier <= self._last_id:
             return False
         self._last_id = identifier
         kind = obj.get("type")
+        identity = obj.get("message_id") if kind == MESSAGE else obj.get("record")
+        if type(identity) is not str or not identity or None in map(counter_of, head):
+            return False  # a damaged line
         if kind == MESSAGE:
-            if obj.get("after") != self._last or type(obj.get("message_id")) is not str:
+            if obj.get("after") != self._last:
                 return False
-            self._last = obj["message_id"]
+            self._last = identity
         elif kind != SESSION or obj.get("event", "created") != "created":
             return False
         given = obj.get("set")
@@ -99,13 +117,10 @@ class _PlainLog:
         return True
 
 
-def _plain_size(directory: SessionDir, session_id: str) -> int | None:
+def _plain_size(directory: SessionDir, fd: int, session_id: str) -> int | None:
     """Return how many bytes can be streamed, None where the index is needed."""
-    names = directory.log_names()
-    if len(names) != 1 or directory.deletions.names(directory.dir_name):
-        return None
     plain = _PlainLog(directory.key)
-    for offset, line in _lines(directory, names[0], None):
+    for offset, line in _lines(directory.files, fd, directory.files.fstat(fd).st_size):
         obj = decode_line(line)
         if obj is None or not (plain.begins(obj) if offset == 0 else plain.goes_on(obj)):
             return None
@@ -113,13 +128,12 @@ def _plain_size(directory: SessionDir, session_id: str) -> int | None:
     return plain.size if plain.session_ids == {session_id} else None
 
 
-def _stream(directory: SessionDir, session_id: str, size: int) -> Iterator[list[TranscriptEntry]]:
-    (name,) = directory.log_names()
+def _stream(directory: SessionDir, fd: int, path: str, session_id: str, size: int) -> Iterator[list[TranscriptEntry]]:
     batch: list[dict[str, Any]] = []
-    for offset, line in _lines(directory, name, size):
+    for offset, line in _lines(directory.files, fd, size):
         obj = decode_line(line)
         if obj is None:
-            raise CorruptRecordError(os.path.join(directory.path, name), offset, "the line changed since it was read")
+            raise CorruptRecordError(path, offset, "the line changed since it was read")
         if obj.get("type") != MESSAGE:
             continue
         batch.append(obj)
