@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from squilla_files.storage import SessionStorage
 
 _SOURCE: Final = "parent_session_kill"
-# Events make a wait end at once. That it ends at all must not depend on them: some file systems report no changes.
-_LOOK_AGAIN_S: Final = 2.0
 
 
 class AgentRegistry(Protocol):
@@ -125,12 +123,12 @@ async def wait_until_final(storage: SessionStorage, session_key: str) -> Session
                     raise SessionNotFoundError(session_key)
                 if node.status != SessionStatus.RUNNING:
                     return node
-                await asyncio.wait({event}, timeout=_LOOK_AGAIN_S)
-                if event.done():
-                    # Where the store was closed, the next reading says so.
-                    with suppress(StopAsyncIteration):
-                        await event
-                    event = asyncio.ensure_future(anext(events))
+                # Not the event itself: a wait that is given up must not leave the iterator in the middle of a step.
+                await asyncio.wait({event})
+                # Where the store was closed, the next reading says so.
+                with suppress(StopAsyncIteration):
+                    await event
+                event = asyncio.ensure_future(anext(events))
         finally:
             # The iterator cannot be closed while a step of it is under way.
             event.cancel()

@@ -971,7 +971,6 @@ async def test_a_wake_up_during_the_work_of_another_subscriber_is_not_lost(
 async def test_who_waits_for_a_session_is_told_of_its_end_by_another_process(
     monkeypatch: pytest.MonkeyPatch, store: SessionStorage, other: SessionStorage, node: SessionNode
 ) -> None:
-    monkeypatch.setattr("squilla_files.endings._LOOK_AGAIN_S", 3600.0)
     waiting = asyncio.ensure_future(SessionManager(store).wait_for_completion(KEY))
     await asyncio.sleep(0)
     await SessionManager(other).finish(KEY)
