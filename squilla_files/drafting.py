@@ -6,8 +6,9 @@ holds, so that several appends can go into one write.
 
 from __future__ import annotations
 
+import math
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any, Final
 
@@ -15,7 +16,7 @@ from squilla_files.codec import check_fields, check_value, same_value
 from squilla_files.journal import MESSAGE, Record
 from squilla_files.models import SESSION_COUNTERS, SESSION_FIELDS, STORED_DEFAULTS, SessionNode, TranscriptEntry
 from squilla_files.ordering import end_of_run
-from squilla_files.timeline import Timeline
+from squilla_files.timeline import Number, Timeline, total
 
 Members = dict[str, Any]
 
@@ -102,12 +103,18 @@ def counter_changes(amounts: Mapping[str, int | float]) -> Members:
     return raised
 
 
-def counter_difference(wanted: float, stored: float) -> int | float | list[float]:
-    """Return what must be added to *stored* to get exactly *wanted*; two amounts where one float cannot say it."""
-    difference = wanted - stored
-    if stored + difference == wanted:
+def counter_difference(wanted: Number, amounts: Sequence[Number]) -> Number | list[float]:
+    """Return what must be added to *amounts* for their total to be *wanted*; several where one float cannot say it."""
+    difference = wanted - total(amounts)
+    if math.isfinite(difference) and total([*amounts, difference]) == wanted:
         return difference
-    return [float(wanted), -float(stored)]
+    # The total is rounded: what it lacks must be taken away with it, or it would show in a small number.
+    rest = list(amounts)
+    added = [float(wanted)]
+    while left := total(rest):
+        rest.append(-left)
+        added.append(-float(left))
+    return added
 
 
 def node_fields(node: SessionNode) -> Members:

@@ -136,12 +136,12 @@ class Session:
             SessionNotFoundError: there is no session.
             ValueError: a name that is no field or counter, or a counter that is both set and raised.
         """
-        stored = self.node()
+        self.require()
         wanted = {name: value for name, value in fields.items() if name in SESSION_COUNTERS}
         if not wanted.keys().isdisjoint(counters):
             raise ValueError("a counter cannot be both set and raised")
         plain = {name: value for name, value in fields.items() if name not in SESSION_COUNTERS}
-        raised = counter_changes(counters) | _differences(wanted, stored)
+        raised = counter_changes(counters) | _differences(wanted, self.timeline)
         self._change(field_changes(plain), raised)
         return self.node()
 
@@ -189,7 +189,7 @@ class Session:
         names = {*node_fields(node), *node_fields(stored)} - (_FENCED_FIELDS if stale else frozenset())
         changed = [name for name in sorted(names) if not same_value(getattr(node, name), getattr(stored, name))]
         fields = {name: getattr(node, name) for name in changed}
-        return field_changes(fields), {} if stale else _differences(_counters_of(node), stored)
+        return field_changes(fields), {} if stale else _differences(_counters_of(node), self.timeline)
 
     def fence(self) -> int:
         """Raise the epoch, so that writers that read the session before must read it again. The transcript stays.
@@ -285,11 +285,12 @@ def _counters_of(node: SessionNode) -> Members:
     return {name: getattr(node, name) for name in SESSION_COUNTERS}
 
 
-def _differences(counters: Mapping[str, Any], stored: SessionNode) -> Members:
+def _differences(counters: Mapping[str, Any], timeline: Timeline) -> Members:
     """Return what must be added for *counters* to have the values given."""
     counter_changes(counters)  # refuses what is no number
+    stored = timeline.counters
     return {
-        name: counter_difference(wanted, getattr(stored, name))
+        name: counter_difference(wanted, timeline.amounts(name))
         for name, wanted in counters.items()
-        if wanted != getattr(stored, name)
+        if wanted != stored.get(name, 0)
     }

@@ -137,10 +137,11 @@ class Timeline:
     @property
     def counters(self) -> dict[str, Number]:
         """Name → sum over the generation; sums of floats do not depend on the order of records."""
-        sums = dict(self._sums)
-        for name, parts in self._floats.items():
-            sums[name] = _sum([*parts, sums[name]] if name in sums else parts)
-        return sums
+        return {name: total(self.amounts(name)) for name in self._sums | self._floats}
+
+    def amounts(self, name: str) -> list[Number]:
+        """Return the numbers that a counter is the `total` of."""
+        return [*self._floats.get(name, ()), *((self._sums[name],) if name in self._sums else ())]
 
     def current(self, attachments: Iterable[Attachment]) -> list[Attachment]:
         """Return those of *attachments* that belong to the generation and were not removed."""
@@ -214,7 +215,10 @@ class Timeline:
                         self._floats.setdefault(name, []).append(part)
 
 
-def _sum(parts: list[Number]) -> float:
+def total(parts: Sequence[Number]) -> Number:
+    """Return the sum of integers, or where floats are among them, the exact sum rounded once."""
+    if all(type(part) is int for part in parts):
+        return sum(parts)
     try:
         return math.fsum(parts)
     except OverflowError:

@@ -426,6 +426,16 @@ async def test_a_float_counter_ends_as_given_even_where_no_difference_says_it(st
     assert (await stored(store)).total_cost_usd == 0.1
 
 
+async def test_a_float_counter_that_is_set_to_zero_is_zero(root: Path, store: SessionStorage) -> None:
+    node = await store.upsert_session(node_of(total_cost_usd=0.1))
+    node = await store.update_session(KEY, {}, counters={"total_cost_usd": 0.2})
+    node.total_cost_usd = 0.0
+    assert (await store.upsert_session(node)).total_cost_usd == 0.0
+    before = tree(root)
+    await store.upsert_session(node)
+    assert tree(root) == before
+
+
 async def test_writing_what_is_stored_already_writes_nothing(root: Path, store: SessionStorage) -> None:
     node = await store.upsert_session(filled(node_of()))
     before = tree(root)
