@@ -10,7 +10,7 @@ from squilla_files import layout
 from squilla_files.attachments import Attachments
 from squilla_files.clock import now_ms
 from squilla_files.codec import encode_document
-from squilla_files.errors import UnsafePathError, UnstorableTypeError
+from squilla_files.errors import SquillaFilesError
 from squilla_files.session_dir import SessionDir
 
 _log = logging.getLogger(__name__)
@@ -22,17 +22,19 @@ def write_archive(session: SessionDir, attachments: Attachments, directory: str,
     """Write the present generation as one readable JSON document.
 
     Returns:
-        The document's path; None where the generation is empty, or where the document could not be written: that is
+        The document's path; None where the generation is empty, or where the document could not be made: that is
         logged, and loses nothing, for the logs keep everything.
 
     Durability: durable on return.
     """
     node = session.node()
     timeline = session.timeline
-    summaries = attachments.summaries(timeline.current(timeline.summaries))
-    if node is None or not (timeline.canonical or summaries):
+    if node is None:
         return None
     try:
+        summaries = attachments.summaries(timeline.current(timeline.summaries))
+        if not (timeline.canonical or summaries):
+            return None
         document = {
             "schema_version": SCHEMA_VERSION,
             "archived_at": now_ms(),
@@ -47,8 +49,8 @@ def write_archive(session: SessionDir, attachments: Attachments, directory: str,
         name = layout.archive_document_name(session.dir_name, timeline.epoch, secrets.token_hex(4))
         path = os.path.join(directory, name)
         session.files.replace_file(path, encode_document(document))
-    except (OSError, UnsafePathError, UnstorableTypeError) as error:
-        # A foreign entry may be nested deeper than the library writes.
+    except (OSError, SquillaFilesError) as error:
+        # A foreign entry may be nested deeper than the library writes, a summary be of a later version.
         _log.warning("session %s: the closed generation was not archived in %s: %s", session.key, directory, error)
         return None
     return path

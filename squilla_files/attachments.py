@@ -35,7 +35,7 @@ _D = TypeVar("_D", SessionSummary, SessionContextState)
 
 def session_bits(dir_name: str) -> int:
     """Return the high bits of the ids of a session's summaries and states: 21 bits of the hash in *dir_name*."""
-    digits = layout.parse_session_dir_name(dir_name) or "0"
+    digits = layout.parse_session_dir_name(dir_name) or "0" * 16
     return int(digits, 16) >> (4 * len(digits) - _ID_BITS_OF_SESSION)
 
 

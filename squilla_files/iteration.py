@@ -130,16 +130,20 @@ def _plain_size(directory: SessionDir, fd: int, session_id: str) -> int | None:
 
 def _stream(directory: SessionDir, fd: int, path: str, session_id: str, size: int) -> Iterator[list[TranscriptEntry]]:
     batch: list[dict[str, Any]] = []
+    end = 0
     for offset, line in _lines(directory.files, fd, size):
         obj = decode_line(line)
         if obj is None:
             raise CorruptRecordError(path, offset, "the line changed since it was read")
+        end = offset + len(line)
         if obj.get("type") != MESSAGE:
             continue
         batch.append(obj)
         if len(batch) == _BATCH:
             yield _entries(directory, batch, session_id)
             batch = []
+    if end != size:
+        raise CorruptRecordError(path, end, "the log is shorter than it was")
     if batch:
         yield _entries(directory, batch, session_id)
 

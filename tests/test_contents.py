@@ -113,6 +113,10 @@ def test_neighbours_are_read_in_one_go_and_what_lies_far_apart_is_not_read_along
     files.calls.clear()
     assert len(read_objects(files, "/s", records[:100])) == 100
     assert reads(files) == [len(small) - 1]
+    files.calls.clear()
+    read_lines(files, "/s", records[:100])
+    read_objects(files, "/s", records[:99:7])
+    assert reads(files) == [len(small) - 1, sum(record.length + 1 for record in records[:99]) - 1]
     for read in (read_lines, read_objects):
         files.calls.clear()
         assert len(read(files, "/s", [*records[:100], records[101]])) == 101

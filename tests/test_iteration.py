@@ -181,7 +181,7 @@ def test_an_id_that_does_not_name_the_generation_gives_nothing() -> None:
 
 
 def test_several_logs_are_read_by_their_index() -> None:
-    for name in ("transcript.desk.000001.jsonl", "archive/" + NAME, "some copy"):
+    for name in ("transcript.desk.000001.jsonl", "transcript.phone.000001.jsonl", "archive/" + NAME, "some copy"):
         files = on_disk(*PLAIN)
         files.put(f"{DIRECTORY}/{name}", head("D", "desk") + message(7, "d", "a"))
         assert not is_streamed(files)
@@ -278,6 +278,27 @@ class Changing(MemoryFiles):
 def test_a_line_that_is_another_by_now_is_an_error_that_names_its_log() -> None:
     files = Changing(disk=on_disk(*long_log(600))._disk)
     with pytest.raises(CorruptRecordError) as caught:
+        walked(unread(files))
+    assert caught.value.path == f"{DIRECTORY}/{NAME}"
+    assert not files.open_paths
+
+
+@pytest.mark.parametrize("lines", [0, 2, 300, 600, 601])
+def test_a_log_that_is_shorter_by_now_is_an_error_and_no_short_transcript(lines: int) -> None:
+    whole = long_log(600)
+
+    class Cut(MemoryFiles):
+        """The second reading of a log finds fewer lines there."""
+
+        seen = 0
+
+        def pread(self, fd: int, length: int, offset: int) -> bytes:
+            self.seen += offset == 0
+            left = len(b"".join(whole[:lines])) - offset
+            return super().pread(fd, length if self.seen == 1 else max(min(length, left), 0), offset)
+
+    files = Cut(disk=on_disk(*whole)._disk)
+    with pytest.raises(CorruptRecordError, match="shorter") as caught:
         walked(unread(files))
     assert caught.value.path == f"{DIRECTORY}/{NAME}"
     assert not files.open_paths
