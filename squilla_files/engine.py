@@ -16,24 +16,23 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self
 
 from squilla_files.appending import Append, append
 from squilla_files.catalog import Catalog, Listed
+from squilla_files.contents import read_steadily
 from squilla_files.deletions import Deletions
 from squilla_files.devices import Devices, given_device
-from squilla_files.errors import SquillaFilesError, StoreClosedError
+from squilla_files.errors import LockTimeoutError, SquillaFilesError, StoreClosedError, WrongLoopError
 from squilla_files.files import Durability, Files
 from squilla_files.layout import Layout, session_dir_name
 from squilla_files.locks import LockFile, run_locked
+from squilla_files.queues import Job, OpenSession, T, Work
 from squilla_files.session import Session
 from squilla_files.session_dir import SessionDir
 from squilla_files.store_file import is_store, write_store_file
 
 _log = logging.getLogger(__name__)
-
-T = TypeVar("T")
-Work = Callable[[Session], T]
 
 MEMORY: Final = ":memory:"
 _WORKERS: Final = 4
@@ -43,32 +42,6 @@ _CHECKPOINT_DELAY_S: Final = 1.0
 # Sessions stay open until there are so many, or their indexes hold so many records.
 _OPEN_SESSIONS: Final = 128
 _OPEN_RECORDS: Final = 200_000
-
-
-class _Job:
-    """One change that waits for its turn."""
-
-    __slots__ = ("future", "item", "timeout_s", "work")
-
-    def __init__(
-        self, future: asyncio.Future[Any], work: Work[Any] | None, item: Append | None, timeout_s: float
-    ) -> None:
-        self.future = future
-        self.work = work
-        self.item = item
-        self.timeout_s = timeout_s
-
-
-class _Open:
-    """A session that is open in this process, and the changes that wait for it."""
-
-    __slots__ = ("lock", "queue", "session", "task")
-
-    def __init__(self, session: Session, lock: LockFile) -> None:
-        self.session = session
-        self.lock = lock
-        self.queue: deque[_Job] = deque()
-        self.task: asyncio.Task[None] | None = None
 
 
 class Engine:
@@ -86,6 +59,10 @@ class Engine:
     ) -> None:
         if durability not in ("full", "os"):
             raise ValueError(f"durability must be 'full' or 'os', not {durability!r}")
+        if type(lock_timeout) not in (int, float) or not lock_timeout >= 0:
+            raise ValueError(f"lock_timeout must be a number of seconds, not {lock_timeout!r}")
+        if not os.fspath(root):
+            raise ValueError("root must name a directory; it is empty")
         self._given_root = os.fspath(root)
         self._given_device = given_device(device)
         self._archive_dir = None if archive_dir is None else os.fspath(archive_dir)
@@ -93,8 +70,9 @@ class Engine:
         self._files = files if files is not None else Files(durability)
         self._temporary: str | None = None
         self._connected = False
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._store_checked = False
-        self._sessions: OrderedDict[str, _Open] = OrderedDict()
+        self._sessions: OrderedDict[str, OpenSession] = OrderedDict()
         self._keys: dict[str, str] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._closing: asyncio.Task[None] | None = None
@@ -120,6 +98,7 @@ class Engine:
             CorruptManifestError: `store.json` cannot be understood.
             OSError: it cannot be read.
         """
+        self._enter()
         if self._connected:
             return
         await self.close()  # one that is still under way
@@ -150,6 +129,7 @@ class Engine:
         Cancellation: the store is closed all the same; another call waits until it is.
         """
         if self._connected:
+            self._enter()
             self._connected = False
             self._closing = asyncio.get_running_loop().create_task(self._finish())
         if self._closing is not None:
@@ -174,13 +154,13 @@ class Engine:
         self._sessions.clear()
         self._closing = None
 
-    def _refuse_waiting(self, entry: _Open) -> None:
+    def _refuse_waiting(self, entry: OpenSession) -> None:
         while entry.queue:
             job = entry.queue.popleft()
             if not job.future.done():
                 job.future.set_exception(self._closed())
 
-    def _close_files(self, opened: list[_Open]) -> None:
+    def _close_files(self, opened: list[OpenSession]) -> None:
         self._pool.shutdown(wait=True)
         for entry in opened:
             entry.session.close()
@@ -199,8 +179,29 @@ class Engine:
 
     def _closed(self) -> StoreClosedError:
         return StoreClosedError(
-            f"The store at {self._given_root} is not open. Call connect() first, and not after close()."
+            f"The store at {self._given_root} is not open. Call connect(), or use it in `async with`."
         )
+
+    def _enter(self) -> None:
+        """See that the running loop is the store's; take over from one that is closed.
+
+        Raises:
+            WrongLoopError: the store's loop is another one, and open.
+        """
+        loop = asyncio.get_running_loop()
+        if loop is self._loop:
+            return
+        if self._loop is not None and not self._loop.is_closed():
+            raise WrongLoopError(self._given_root)
+        self._forget_loop()
+        self._loop = loop
+
+    def _forget_loop(self) -> None:
+        """Drop what belongs to a loop that is closed: who waited there waits no more."""
+        self._timer = self._closing = None
+        for entry in self._sessions.values():
+            entry.queue.clear()
+            entry.task = None
 
     # --- the worker threads ------------------------------------------------------------------------------------
 
@@ -214,15 +215,16 @@ class Engine:
         """
         if not self._connected:
             raise self._closed()
+        self._enter()
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
     # --- sessions that are open --------------------------------------------------------------------------------
 
-    def _open(self, key: str) -> _Open:
+    def _open(self, key: str) -> OpenSession:
         entry = self._sessions.get(key)
         if entry is None:
             session = Session(self._files, self._paths, self._deletions, self._devices, key)
-            entry = _Open(session, LockFile(self._files, self._paths.lock_file(session_dir_name(key))))
+            entry = OpenSession(session, LockFile(self._files, self._paths.lock_file(session_dir_name(key))))
             self._sessions[key] = entry
             self._close_oldest()
         else:
@@ -239,7 +241,7 @@ class Engine:
                 del self._sessions[key]
                 self._pool.submit(self._close_entry, entry)
 
-    def _close_entry(self, entry: _Open) -> None:
+    def _close_entry(self, entry: OpenSession) -> None:
         # A reader may still be at work on it in another thread.
         with entry.session.dir.mutex:
             entry.session.close()
@@ -265,8 +267,12 @@ class Engine:
                 session.refresh()
                 return work(session)
 
+        await self._begin(key)
+        return await self.run(lambda: read_steadily(attempt))
+
+    async def _begin(self, key: str | None) -> None:
+        self._enter()
         await self._begun(key)
-        return await self.run(attempt)
 
     async def _begun(self, key: str | None) -> None:
         """Wait until those who follow the session (None: any) have begun; see `StoredEvents`."""
@@ -283,12 +289,12 @@ class Engine:
         Raises:
             OSError: something cannot be read.
         """
-        await self._begun(key)
+        await self._begin(key)
         return await self.run(lambda: self._catalog.find(key))
 
     async def list_all(self) -> list[Listed]:
         """Return every session of the store that exists and can be read."""
-        await self._begun(None)
+        await self._begin(None)
         listed = await self.run(self._catalog.sessions)
         for item in listed:
             for session_id in item.session_ids:
@@ -319,15 +325,16 @@ class Engine:
     ) -> asyncio.Future[Any]:
         if not self._connected:
             raise self._closed()
+        self._enter()
         entry = self._open(key)
         loop = asyncio.get_running_loop()
-        job = _Job(loop.create_future(), work, item, self._lock_timeout if timeout_s is None else timeout_s)
+        job = Job(loop.create_future(), work, item, self._lock_timeout if timeout_s is None else timeout_s)
         entry.queue.append(job)
         if entry.task is None:
             entry.task = loop.create_task(self._drain(entry))
         return job.future
 
-    async def _drain(self, entry: _Open) -> None:
+    async def _drain(self, entry: OpenSession) -> None:
         """Take the changes that wait, in order, until none is left."""
         try:
             while entry.queue:
@@ -337,9 +344,9 @@ class Engine:
         finally:
             entry.task = None
 
-    def _next_jobs(self, queue: deque[_Job]) -> list[_Job]:
+    def _next_jobs(self, queue: deque[Job]) -> list[Job]:
         """Take the next change, or all appends that stand next to each other; those given up are dropped."""
-        jobs: list[_Job] = []
+        jobs: list[Job] = []
         while queue and len(jobs) < _GROUP:
             if jobs and (jobs[0].item is None or queue[0].item is None):
                 break
@@ -348,7 +355,7 @@ class Engine:
                 jobs.append(job)
         return jobs
 
-    async def _perform(self, entry: _Open, jobs: list[_Job]) -> None:
+    async def _perform(self, entry: OpenSession, jobs: list[Job]) -> None:
         single = jobs[0].work
 
         def work() -> Any:
@@ -365,7 +372,7 @@ class Engine:
                 return append(session, [job.item for job in begun if job.item is not None])
 
         try:
-            await self._begun(entry.session.key)
+            await self._begin(entry.session.key)
             result = await run_locked(entry.lock, self._run_begun, jobs[0].timeout_s, work)
         except BaseException as error:
             self._answer(jobs, None, error)
@@ -379,7 +386,7 @@ class Engine:
         # Not `run`: a change that has begun is finished although the store is being closed.
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
-    def _answer(self, jobs: list[_Job], result: Any, error: BaseException | None) -> None:
+    def _answer(self, jobs: list[Job], result: Any, error: BaseException | None) -> None:
         for job in jobs:
             if job.future.done():
                 continue
@@ -389,7 +396,7 @@ class Engine:
             else:
                 job.future.set_result(result)
 
-    def _committed(self, entry: _Open) -> None:
+    def _committed(self, entry: OpenSession) -> None:
         if entry.session.writer.unsaved and self._timer is None and self._connected:
             self._timer = asyncio.get_running_loop().call_later(_CHECKPOINT_DELAY_S, self._checkpoint_due)
         for listener in self._listeners:
@@ -404,7 +411,7 @@ class Engine:
                 future = self._submit(key, _checkpoint, None, None)
                 future.add_done_callback(_note_failure)
 
-    async def _settle(self, entry: _Open) -> None:
+    async def _settle(self, entry: OpenSession) -> None:
         """Write the checkpoint of a session while the store is being closed."""
 
         def work() -> None:
@@ -414,6 +421,8 @@ class Engine:
 
         try:
             await run_locked(entry.lock, self._run_begun, 0, work)
+        except LockTimeoutError:
+            _log.debug("session %s: no checkpoint at closing, for another process is at work", entry.session.key)
         except (OSError, SquillaFilesError) as error:
             _log.warning("session %s: no checkpoint at closing: %s", entry.session.key, error)
 

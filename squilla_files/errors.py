@@ -14,6 +14,7 @@
     ├── StalePreimageError                        the transcript changed since it was read
     ├── LockTimeoutError          (TimeoutError)  another process holds the session
     ├── StoreClosedError          (RuntimeError)  the store was closed, or not connected yet
+    ├── WrongLoopError            (RuntimeError)  the store belongs to another event loop
     ├── LogReplacedError          (OSError)       another file took the log's name while it was written
     ├── UnsupportedFormatError                    written by a later major version
     ├── UnsafePathError                           a symbolic link or a special file where none may be
@@ -26,6 +27,9 @@ An `OSError` of the operating system goes through unwrapped.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from typing import Any
+
 
 class SquillaFilesError(Exception):
     """Base of every error that this package raises on its own account."""
@@ -33,6 +37,17 @@ class SquillaFilesError(Exception):
     # A KeyError shows the repr of its argument; every message here is a sentence for people.
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""
+
+    # Constructors take data and make the message: without this a process pool could not hand an error on.
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
+def _rebuild(kind: type[SquillaFilesError], args: tuple[object, ...], state: dict[str, object]) -> SquillaFilesError:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(state)
+    return error
 
 
 class SessionNotFoundError(SquillaFilesError, KeyError):
@@ -56,7 +71,10 @@ class MessageNotFoundError(SquillaFilesError, KeyError):
     """
 
     def __init__(self, session_key: str, message_id: str) -> None:
-        super().__init__(f"Transcript message not found: {message_id!r} in session {session_key!r}.")
+        super().__init__(
+            f"Transcript message not found: {message_id!r:.80} in session {session_key!r}. "
+            "Take the message_id of an entry that its canonical transcript holds."
+        )
         self.session_key = session_key
         self.message_id = message_id
 
@@ -191,12 +209,21 @@ class LockTimeoutError(SquillaFilesError, TimeoutError):
         by = (
             "a process that left no name"
             if holder is None
-            else f"process {holder.get('pid')} on {holder.get('host')} since {holder.get('since_ms')} ms"
+            else f"process {holder.get('pid')} on {holder.get('host')} since {_moment(holder.get('since_ms'))}"
         )
-        super().__init__(f"Lock {path} not acquired within {timeout:g} s: held by {by}. Nothing was written.")
+        super().__init__(
+            f"Lock {path} not acquired within {timeout:g} s: held by {by}. Nothing was written. Try again, or raise "
+            "lock_timeout."
+        )
         self.path = path
         self.timeout = timeout
         self.holder = holder
+
+
+def _moment(since_ms: object) -> str:
+    if type(since_ms) is not int:
+        return "a time that is not known"
+    return datetime.fromtimestamp(since_ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
 class StoreClosedError(SquillaFilesError, RuntimeError):
@@ -215,6 +242,16 @@ class LogReplacedError(SquillaFilesError, OSError):
     def __init__(self, path: str) -> None:
         super().__init__(f"{path} was replaced or moved while it was written; nothing was acknowledged. Write again.")
         self.path = path
+
+
+class WrongLoopError(SquillaFilesError, RuntimeError):
+    """The store belongs to another event loop, which is still open; nothing was done."""
+
+    def __init__(self, root: str) -> None:
+        super().__init__(
+            f"The store at {root} belongs to another event loop. Use a store of its own in each loop, or hand the call "
+            "to the store's loop with asyncio.run_coroutine_threadsafe."
+        )
 
 
 class UnsupportedFormatError(SquillaFilesError):
@@ -254,8 +291,9 @@ class CorruptFileError(SquillaFilesError):
         reason: what is wrong.
     """
 
-    def __init__(self, path: str, offset: int, reason: str) -> None:
-        super().__init__(f"{path} at byte {offset}: {reason}. `verify` lists all damage, `repair` mends what can be.")
+    def __init__(self, path: str, offset: int, reason: str, advice: str | None = None) -> None:
+        advice = advice or "`verify` lists all damage, `repair` mends what can be."
+        super().__init__(f"{path} at byte {offset}: {reason}. {advice}")
         self.path = path
         self.offset = offset
         self.reason = reason

@@ -52,6 +52,7 @@ class StoredEvents(StoredCare):
     def _watch(self) -> Watching:
         if not self._connected:
             raise self._closed()
+        self._enter()
         if self._watching is None:
             self._watching = Watching(
                 self._files,
@@ -67,6 +68,12 @@ class StoredEvents(StoredCare):
     async def _begun(self, key: str | None) -> None:
         if self._watching is not None:
             await self._watching.begun(key)
+
+    def _forget_loop(self) -> None:
+        super()._forget_loop()
+        # Its iterations ended with the loop, and its thread with the last of them.
+        self._watching = None
+        self._listeners.clear()
 
     async def close(self) -> None:
         """Close the store as `Engine.close` does, and end every iteration of its changes."""

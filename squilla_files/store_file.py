@@ -30,7 +30,8 @@ def is_store(files: Files, paths: Layout) -> bool:
         return False  # a power cut left the name and not the content; the next write writes it again
     document = decode_document(data)
     if document is None or document.get("format") != _NAME:
-        raise CorruptManifestError(paths.store_file, 0, "not the description of a store")
+        advice = "Restore it, or move it away: the next write makes another, and no session is touched."
+        raise CorruptManifestError(paths.store_file, 0, "not the description of a store", advice)
     if document.get("version") != FORMAT:
         raise UnsupportedFormatError(paths.store_file, document.get("version"))
     return True

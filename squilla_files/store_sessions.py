@@ -8,10 +8,11 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from squilla_files.clock import as_ms, now_ms
-from squilla_files.engine import Engine, T, Work
+from squilla_files.engine import Engine
 from squilla_files.errors import LockTimeoutError
 from squilla_files.keys import canonicalize_session_key
 from squilla_files.models import SessionNode
+from squilla_files.queues import T, Work
 from squilla_files.search import compile_query, title_matches
 from squilla_files.session import Session
 
