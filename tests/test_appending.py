@@ -59,7 +59,9 @@ def test_messages_that_come_together_are_one_write_and_one_sync() -> None:
     session = new(files, "a")
     files.calls.clear()
     items = [item("b"), item("c"), item("d")]
+    items[0].entry.session_key = "another spelling"
     append(session, items)
+    assert items[0].entry.session_key == session.key
     assert [call.name for call in files.calls if call.name in ("write", "sync")] == ["write", "sync"]
     assert all(each.done and each.error is None for each in items)
     assert [each.entry.id for each in items] == [3, 4, 5]
@@ -87,6 +89,7 @@ def refused() -> list[tuple[Append, type[Exception]]]:
         (item("removed"), MessageConflictError),
         (item("a", content="other"), MessageConflictError),
         (item("old"), MessageConflictError),
+        (item("of the creation"), MessageConflictError),
     ]
 
 
@@ -95,6 +98,7 @@ def test_one_that_is_refused_says_why_and_stops_no_other() -> None:
     session = new(files, "old")
     session.reset(reason="asked", archive_dir=ARCHIVES)
     session.update({"session_id": "first"}, {})
+    session.writer.commit([{"type": "session", "id": 90, "epoch": 1, "record": "of the creation"}])
     say(session, "a", "removed")
     remove(session, "removed")
     before = session.timeline.last_id

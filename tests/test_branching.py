@@ -287,6 +287,7 @@ def test_summaries_keep_their_order_whoever_saved_them() -> None:
     of_parent = session.attachments.summaries(session.timeline.summaries)
     assert not {s.id for s in found} & {s.id for s in of_parent}
     assert {(s.session_key, s.session_id) for s in of_parent} == {(PARENT, "first")}
+    assert not any(PARENT.encode() in data for data in files.tree(CHILD_DIRECTORY).values())
 
 
 def test_only_valid_context_states_of_this_generation_are_taken() -> None:

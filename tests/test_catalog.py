@@ -240,10 +240,12 @@ def test_what_did_not_change_is_not_read_again() -> None:
     assert sum(call.name == "scan" for call in looking.files.calls) == 1
 
 
-@pytest.mark.parametrize("change", ["append", "seal", "deletion", "another log", "removal"])
+@pytest.mark.parametrize("change", ["append", "seal", "deletion", "another log", "late segment", "removal"])
 def test_whatever_changes_is_seen(change: str) -> None:
     files = MemoryFiles()
     session = made(files, "a", "b")
+    if change == "late segment":
+        commit(session, "b")
     made(files, "x", key=OTHER)
     looking = Looking(files)
     looking.catalog.sessions()
@@ -254,7 +256,7 @@ def test_whatever_changes_is_seen(change: str) -> None:
         commit(session, "b")
     elif change == "deletion":
         session.delete()
-    elif change == "another log":
+    elif change in ("another log", "late segment"):
         files.put(f"{PATH}/archive/elsewhere", head("D", "desk") + message(9, "d", "b", set={"label": "Milk"}))
     else:
         files.rename(PATH, "/home/away")
@@ -456,20 +458,21 @@ def test_what_grows_while_it_is_looked_at_is_looked_at_again() -> None:
     session = made(files, "a")
 
     class Growing(MemoryFiles):
-        waiting = True
+        opened = 0
 
         def open_read(self, path: str) -> int:
             fd = super().open_read(path)
-            if path == LOG and self.waiting:
-                self.waiting = False
+            self.opened += path == LOG
+            if path == LOG and self.opened == 2:  # first it is looked at for its key
                 say(session, "b")
             return fd
 
     files.unlink(MANIFEST)
-    looking = Looking(Growing(disk=files._disk))
+    looking = Looking(files)
     growing = Growing(disk=files._disk)
     looking.files, looking.catalog._files = growing, growing
-    looking.catalog.sessions()
+    assert [listed.live for listed in looking.catalog.sessions()] == [1]
+    assert not growing.open_paths
     found = looking.catalog.find(KEY)
     assert found is not None
     assert found.live == 2
