@@ -13,8 +13,9 @@ from dataclasses import fields
 from typing import Any, Final
 
 from squilla_files.codec import check_fields, check_value, same_value
+from squilla_files.errors import UnstorableTypeError
 from squilla_files.journal import MESSAGE, Record
-from squilla_files.models import SESSION_COUNTERS, SESSION_FIELDS, STORED_DEFAULTS, SessionNode, TranscriptEntry
+from squilla_files.models import SESSION_COUNTERS, SESSION_FIELDS, STORED_DEFAULTS, SessionNode, TranscriptEntry, misfit
 from squilla_files.ordering import end_of_run
 from squilla_files.timeline import Number, Timeline, total
 
@@ -80,8 +81,16 @@ def field_changes(values: Mapping[str, object]) -> Members:
     for name in values:
         if name not in SESSION_FIELDS:
             raise ValueError(f"{name!r} is no field of a session that can be set")
-    check_fields(values)
+    _check_session(values)
     return dict(values)
+
+
+def _check_session(values: Mapping[str, object]) -> None:
+    check_fields(values)
+    for name, value in values.items():
+        wanted = misfit(name, value)
+        if wanted is not None:
+            raise UnstorableTypeError(name, f"it must be {wanted}, not {value!a:.40}")
 
 
 def counter_changes(amounts: Mapping[str, int | float]) -> Members:
@@ -134,7 +143,7 @@ def creation_members(node: SessionNode) -> Members:
         UnstorableTypeError, UnstorableValueError: a value that would not come back equal.
     """
     fields = node_fields(node)
-    check_fields(fields)
+    _check_session(fields)
     counters = counter_changes({name: getattr(node, name) for name in SESSION_COUNTERS})
     return {"set": fields, "add": counters} if counters else {"set": fields}
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 import os
 from dataclasses import MISSING, Field, dataclass, field, fields
 from enum import Enum, StrEnum
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeAlias, TypeVar
+from types import MappingProxyType, NoneType
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeAlias, TypeVar, get_args, get_type_hints
 
 from squilla_files.clock import now_ms
 
@@ -275,6 +275,33 @@ SESSION_COUNTERS: Final = frozenset(f.name for f in fields(SessionNode) if f.met
 
 SESSION_FIELDS: Final = frozenset(f.name for f in fields(SessionNode)) - SESSION_COUNTERS - {"session_key", "epoch"}
 """The fields of a session in which the last record wins."""
+
+
+_SCALARS: Final = (str, int, float, bool)
+_SCALAR_FIELDS: Final[Mapping[str, tuple[type, ...]]] = MappingProxyType(
+    {
+        name: tuple(kind for kind in (get_args(hint) or (hint,)) if isinstance(kind, type))
+        for name, hint in get_type_hints(SessionNode).items()
+        if any(kind in _SCALARS for kind in (get_args(hint) or (hint,)))
+    }
+)
+
+
+def misfit(name: str, value: object) -> str | None:
+    """Return what a field of a session must be where *value* is none of it, else None.
+
+    Numbers pass for each other. Objects, whose shape is the application's, are not looked at.
+    """
+    kinds = _SCALAR_FIELDS.get(name)
+    if kinds is None:
+        return None
+    if type(value) is bool:
+        fits = bool in kinds
+    elif isinstance(value, int | float):
+        fits = int in kinds or float in kinds
+    else:
+        fits = isinstance(value, kinds)
+    return None if fits else " or ".join("None" if kind is NoneType else kind.__name__ for kind in kinds)
 
 
 def _stored_default(declared: Field[Any]) -> Any:

@@ -14,18 +14,17 @@ from typing import Any, TypeVar
 
 from squilla_files import layout
 from squilla_files.checkpoints import checkpoint_of
-from squilla_files.clock import as_ms
 from squilla_files.codec import decode_line
 from squilla_files.contents import read_lines, read_objects, read_range
 from squilla_files.deletions import Deletions
 from squilla_files.devices import Devices
-from squilla_files.errors import CorruptManifestError, UnsupportedFormatError
+from squilla_files.errors import CorruptManifestError, CorruptRecordError, UnsupportedFormatError
 from squilla_files.files import Files
 from squilla_files.freshness import Stamp, stamp_of
 from squilla_files.journal import FORMAT, PEEK_BYTES, Log, Record, is_plain
 from squilla_files.listing import Listing
 from squilla_files.manifest import LogMark, Manifest, decode_manifest
-from squilla_files.models import SessionNode, TranscriptEntry, adopt_entries, load
+from squilla_files.models import SessionNode, TranscriptEntry, adopt_entries, load, misfit
 from squilla_files.timeline import Deletion, Timeline, fold
 
 _T = TypeVar("_T")
@@ -85,6 +84,12 @@ class SessionDir:
     def placeholders(self) -> list[str]:
         """Paths of logs that a sync service has taken off this machine."""
         return self.listing.placeholders
+
+    @property
+    def deleted_logs(self) -> set[str]:
+        """The ids of logs that deletions of the session have seen, and that are here no more."""
+        here = {log.log_id for log in self.logs.values()}
+        return {log_id for deletion in self._deleted for log_id, _, _ in deletion.seen if log_id not in here}
 
     # --- catching up -------------------------------------------------------------------------------------------
 
@@ -159,6 +164,7 @@ class SessionDir:
             except FileNotFoundError:
                 # Moved by a seal, or for a moment between the old file and the new one of a sync service.
                 self._forget_logs([name])
+                self.arrangement += 1
                 whole, vanished = False, True
                 continue
             if records is None:
@@ -176,7 +182,8 @@ class SessionDir:
             return []
         log = self.logs[name]
         before = self._stamps.get(name)
-        follows = before is not None and before[0] == stamp[0] and log.size <= status.st_size and log.lines
+        # Where nothing came, what is here was edited in its place.
+        follows = before is not None and before[0] == stamp[0] and log.size < status.st_size and log.lines
         other_key = None
         fd = self.files.open_read(path)
         try:
@@ -395,13 +402,15 @@ class SessionDir:
         return self._follow(read_objects, records)
 
     def _follow(self, read: Callable[[Files, str, Sequence[Record]], list[_T]], records: Sequence[Record]) -> list[_T]:
-        """Return what *read* gives, wherever the logs were moved since *records* were found in them."""
+        """Return what *read* gives, wherever the logs were moved or edited since *records* were found in them."""
         for _ in range(_LISTINGS):
             try:
                 return read(self.files, self.path, records)
-            except FileNotFoundError:
+            except (FileNotFoundError, CorruptRecordError) as error:
                 with self.mutex:
                     self.relist()
+                    if isinstance(error, CorruptRecordError):
+                        self._stamps.clear()
                     known = self.refresh().records
                 records = [known.get(record.identity, record) for record in records]
         return read(self.files, self.path, records)
@@ -426,12 +435,17 @@ class SessionDir:
 
 
 def node_of(key: str, epoch: int, values: dict[str, Any]) -> SessionNode:
-    """Build a session from its fields and counters, sharing nothing with them."""
+    """Build a session from its fields and counters, sharing nothing with them.
+
+    A value that another program set, and that is none that the field can have, is left out: the field has its default.
+    """
     # A caller that changes what it was given, and hands it back, must be found to differ from what is stored.
-    owned = {name: deepcopy(value) if type(value) in (dict, list) else value for name, value in values.items()}
-    node = load(SessionNode, {**owned, "session_key": key, "epoch": epoch})
-    node.updated_at = as_ms(node.updated_at)  # type: ignore[assignment]
-    return node
+    owned = {
+        name: deepcopy(value) if type(value) in (dict, list) else value
+        for name, value in values.items()
+        if misfit(name, value) is None
+    }
+    return load(SessionNode, {**owned, "session_key": key, "epoch": epoch})
 
 
 def prefix_of(name: str) -> str:

@@ -37,6 +37,7 @@ from squilla_files.errors import (
     SessionExistsError,
     SessionNotFoundError,
     StoreClosedError,
+    UnstorableTypeError,
     UnstorableValueError,
     UnsupportedFormatError,
 )
@@ -881,3 +882,49 @@ async def test_a_session_that_another_holds_is_waited_for_and_then_refused_namin
 
 def test_every_field_of_a_session_is_either_a_field_or_a_counter_or_its_identity() -> None:
     assert SESSION_FIELDS | SESSION_COUNTERS | {"session_key", "epoch"} == {f.name for f in fields(SessionNode)}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("display_name", 5),
+        ("label", ["a"]),
+        ("started_at", "yesterday"),
+        ("spawn_depth", "1"),
+        ("fast_mode", 1),
+        ("updated_at", None),
+        ("status", 3),
+        ("spawn_depth", True),
+    ],
+)
+async def test_a_value_that_a_field_cannot_have_is_refused_and_nothing_is_written(
+    root: Path, store: SessionStorage, name: str, value: object
+) -> None:
+    node = await store.upsert_session(node_of())
+    before = kept(root)
+    with pytest.raises(UnstorableTypeError, match=name):
+        await store.update_session(KEY, {name: value})
+    setattr(node, name, value)
+    with pytest.raises(UnstorableTypeError, match=name):
+        await store.upsert_session(node)
+    node.session_key = "another"
+    with pytest.raises(UnstorableTypeError, match=name):
+        await store.create_session(node)
+    assert kept(root) == before
+
+
+async def test_a_value_of_another_program_that_a_field_cannot_have_leaves_it_its_default(
+    root: Path, store: SessionStorage
+) -> None:
+    await store.upsert_session(node_of(display_name="shown"))
+    await store.close()
+    (log,) = logs(root)
+    with log.open("a") as file:
+        given = '{"display_name":5,"started_at":"x","spawn_depth":"1","label":"kept","origin":[1]}'
+        file.write(f'{{"type":"session","id":9,"record":"odd","set":{given}}}\n')
+    async with SessionStorage(root) as again:
+        node = await again.get_session(KEY)
+        assert node is not None
+        assert (node.display_name, node.started_at, node.spawn_depth, node.label) == (None, None, 0, "kept")
+        assert node.origin == [1]
+        assert [found.session_key for found in await again.search_sessions_by_title("kept")] == [KEY]
