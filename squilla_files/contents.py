@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import orjson
 
@@ -14,12 +15,28 @@ from squilla_files.errors import CorruptRecordError
 from squilla_files.files import Files
 from squilla_files.journal import Record
 
+_T = TypeVar("_T")
+
+# What is gone once it is to be read, because others are at work, is looked for again this often.
+_TRIES: Final = 4
 # Lines that lie closer together than this are read in one go.
 _GAP_BYTES: Final = 64 * 1024
 # Objects are read in runs of about so many bytes; so few lines between two that are wanted are read along.
 _RUN_BYTES: Final = 256 * 1024
 _GAP_LINES: Final = 8
 _by_offset = attrgetter("offset")
+
+
+def read_steadily(read: Callable[[], _T]) -> _T:
+    """Return what *read* gives. Where a log was deleted or edited between listing and reading it, it looks again.
+
+    Raises:
+        FileNotFoundError, CorruptRecordError: that happened again and again.
+    """
+    for _ in range(_TRIES):
+        with contextlib.suppress(FileNotFoundError, CorruptRecordError):
+            return read()
+    return read()
 
 
 def read_range(files: Files, fd: int, length: int, offset: int) -> bytes:

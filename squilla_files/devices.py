@@ -16,6 +16,7 @@ import secrets
 import sys
 import threading
 import uuid
+from collections.abc import Container
 from dataclasses import asdict, dataclass
 
 from squilla_files.codec import counter_of, decode_document, encode_document
@@ -144,6 +145,16 @@ class Devices:
             return None
         number = counter_of(line)
         return Memory(device, log, number, record) if number and isinstance(record, str | None) else None
+
+    def recall_log(self, dir_name: str, known: Memory | None, deleted: Container[str]) -> Memory | None:
+        """Return what is *known* of the log in one session, or else is remembered; None where that log was deleted.
+
+        A log that was deleted with its session is not missing: another process may have begun the session anew since.
+        """
+        memory = known
+        if memory is None or memory.log in deleted:
+            memory = self.recall(dir_name)
+        return None if memory is not None and memory.log in deleted else memory
 
     def remember(self, dir_name: str, memory: Memory) -> None:
         """Keep *memory* of the log in one session.

@@ -20,7 +20,7 @@ class _Told:
     """What all events bear."""
 
     session_key: str
-    """The session's canonical key; empty in a `Gap` of the whole store."""
+    """The session's canonical key; empty in a `Gap` of the whole store, and where damage keeps it from being known."""
     epoch: int
     """The epoch of what happened; an entry of a closed generation that arrives late bears its own."""
     cursor: str

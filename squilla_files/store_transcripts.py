@@ -8,6 +8,7 @@ from typing import Any
 from squilla_files.appending import Append, clear, remove
 from squilla_files.clock import as_ms
 from squilla_files.commits import CompactionCommit, Snapshot
+from squilla_files.contents import read_steadily
 from squilla_files.errors import MessageNotFoundError
 from squilla_files.iteration import transcript_batches
 from squilla_files.journal import Record
@@ -331,7 +332,7 @@ class StoredTranscripts(StoredSessions):
             keys = [] if key is None else [key]
         hits: list[dict[str, Any]] = []
         for key in keys:
-            hits += await self.run(lambda key=key: find(key))  # type: ignore[misc]
+            hits += await self.run(lambda key=key: read_steadily(lambda: find(key)))  # type: ignore[misc]
             hits.sort(key=lambda hit: (-as_ms(hit["created_at"]), -hit["id"], hit["session_key"]))
             del hits[limit:]
         return hits

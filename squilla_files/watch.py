@@ -17,6 +17,7 @@ from typing import Final, TypeVar
 
 from squilla_files.catalog import Catalog
 from squilla_files.codec import decode_document
+from squilla_files.contents import read_steadily
 from squilla_files.cursor_files import CursorFile, Told, load_cursor_file
 from squilla_files.deletions import Deletions
 from squilla_files.errors import CorruptRecordError, SquillaFilesError, StoreClosedError
@@ -166,8 +167,8 @@ class Watching:
 
     async def _pull(self, feed: Feed, told: Told) -> Batch:
         for _ in range(_READS):
-            # A log was replaced between finding its records and reading them: the next reading finds the others.
-            with contextlib.suppress(CorruptRecordError):
+            # A log was replaced or deleted between finding its records and reading them: the next reading finds others.
+            with contextlib.suppress(CorruptRecordError, FileNotFoundError):
                 return await feed.pull(told)
         return await feed.pull(told)
 
@@ -271,7 +272,15 @@ class Watching:
 
     async def _tell(self, follower: _StoreFollower, dir_name: str) -> AsyncGenerator[Event]:
         """Yield what is new in one session."""
-        key = await self._key_of(dir_name)
+        try:
+            key = await self._key_of(dir_name)
+        except StoreClosedError:
+            raise
+        except (OSError, SquillaFilesError) as error:
+            if dir_name not in follower.unreadable:
+                follower.unreadable.add(dir_name)
+                yield await self._unreadable(follower, None, dir_name, error)
+            return
         if key is None:
             return
         feed = self._feed(key)
@@ -320,20 +329,23 @@ class Watching:
         told = dict(follower.told)
         await self._run(lambda: follower.file.begin(told))
 
-    async def _unreadable(self, follower: _StoreFollower, key: str, dir_name: str, error: Exception) -> Event:
+    async def _unreadable(self, follower: _StoreFollower, key: str | None, dir_name: str, error: Exception) -> Event:
         await self._begin_file(follower)
         found = finding(UNREADABLE, f"sessions/{dir_name}", str(error), session_key=key)
         cursor = self._cursors.of_store(follower.file.checkpoint)
-        return DamageFound(session_key=key, epoch=0, cursor=cursor, finding=found)
+        return DamageFound(session_key=key or "", epoch=0, cursor=cursor, finding=found)
 
     async def _key_of(self, dir_name: str) -> str | None:
         """Return the key of the session in a directory, or that was deleted from it; None where it has none yet."""
         key = self._keys.get(dir_name)
         if key is None:
-            key = await self._run(lambda: self._catalog.key_of(dir_name) or self._deleted_key(dir_name))
+            key = await self._run(partial(read_steadily, partial(self._find_key, dir_name)))
             if key is not None:
                 self._keys[dir_name] = key
         return key
+
+    def _find_key(self, dir_name: str) -> str | None:
+        return self._catalog.key_of(dir_name) or self._deleted_key(dir_name)
 
     def _deleted_key(self, dir_name: str) -> str | None:
         for name in self._deletions.names(dir_name):

@@ -226,7 +226,7 @@ class LogWriter:
         session = self.session
         if self._arrangement == session.arrangement and self._device is not None:
             return self._own
-        memory = self._memory or session.devices.recall(session.dir_name)
+        memory = session.devices.recall_log(session.dir_name, self._memory, session.deleted_logs)
         device = memory.device if memory is not None else session.devices.name()
         own = self._logs_of(device)
         if memory is None and own:
@@ -251,7 +251,8 @@ class LogWriter:
 
         Changes nothing.
         """
-        memory = self._memory or self.session.devices.recall(self.session.dir_name)
+        session = self.session
+        memory = session.devices.recall_log(session.dir_name, self._memory, session.deleted_logs)
         if memory is None or not self._is_mine(memory, self._logs_of(memory.device)):
             return None
         return memory.device
