@@ -40,13 +40,20 @@ class Compactions(Conversations):
     ) -> CompactionResult:
         """Put a summary in the place of the older live entries, so that the rest fits the window.
 
-        The summarizer runs outside every lock. What it worked on is checked when its summary is written.
+        Only the live entries that go are summarized; the summaries of earlier compactions stay beside the new one. So a
+        model is given all of `get_summaries` in order, and then the live entries. Where the summary is to stand for the
+        earlier ones as well, hand their text over in *custom_instructions*.
+
+        The summarizer is called once for each part of what goes; blank lines join what it returns. It runs outside
+        every lock. What it worked on is checked when its summary is written.
 
         Args:
             session_key: the session.
             context_window_tokens: tokens that the model can take.
             config: how to cut and how to say it.
-            custom_instructions: for the summarizer; a first line ``__prev_summary__:TEXT`` puts TEXT in front.
+            custom_instructions: what the summarizer is told besides, at most 2,000 characters. A first line
+                ``__prev_summary__:TEXT`` is not told: TEXT, as far as that line goes and of any length, stands in front
+                of the new summary. It weighs with the summary where it is judged whether the transcript shrinks.
             compaction_id: the application's name for the compaction; one is made otherwise.
             trigger_reason: why it is made.
             flush_receipt_status: whether the application's memory took over what goes away.
@@ -105,7 +112,14 @@ class Compactions(Conversations):
         mutation_context: MutationContext | None = None,
         keep_appended: bool = False,
     ) -> str:
-        """Do what `compact_with_result` does and return the summary, "" if nothing was removed."""
+        """Do what `compact_with_result` does and return the summary, "" if nothing was removed.
+
+        The arguments are the same, *custom_instructions* and its first line ``__prev_summary__:TEXT`` included: TEXT
+        then stands in front of the summary that is returned.
+
+        Raises:
+            SessionNotFoundError: there is no such session.
+        """
         result = await self.compact_with_result(
             session_key,
             context_window_tokens,
@@ -165,6 +179,9 @@ class Compactions(Conversations):
 
     async def get_summaries(self, session_key: str) -> list[SessionSummary]:
         """Return the summaries by ``compaction_index``.
+
+        Together they stand for what compactions archived: each for the entries that its own took away. What a text
+        lacks of the facts that must survive stands in ``critical_carry_forward``.
 
         Raises:
             SessionNotFoundError: there is no such session.

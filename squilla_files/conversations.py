@@ -159,6 +159,8 @@ class Conversations:
     async def get_transcript(self, session_key: str, limit: int | None = None) -> list[TranscriptEntry]:
         """Return the live entries, oldest first, at most *limit* from the oldest.
 
+        Of what was compacted they say nothing: a model is given ``get_summaries`` in front of them.
+
         Raises:
             SessionNotFoundError: there is no such session.
         """

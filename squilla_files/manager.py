@@ -293,7 +293,8 @@ class SessionManager(Compactions):
     async def prune_stale(self, max_age_ms: int, *, dry_run: bool = False) -> int | list[tuple[str, str]]:
         """Delete the sessions whose recorded ``updated_at`` is more than *max_age_ms* ago, with all that is theirs.
 
-        One that is locked or cannot be read is skipped; a warning in the log tells why.
+        Whatever their status: running ones, too. One that is locked or cannot be read is skipped; a warning in the log
+        tells why. Documents of closed generations stay, see ``delete_session`` of the store.
 
         Args:
             max_age_ms: the greatest age, in ms.
@@ -314,7 +315,8 @@ class SessionManager(Compactions):
     async def cap_entries(self, max_entries: int = 500, *, dry_run: bool = False) -> int | list[tuple[str, str]]:
         """Delete sessions, the oldest ``updated_at`` first, until *max_entries* are left, with all that is theirs.
 
-        One that is locked or cannot be read is skipped; a warning in the log tells why.
+        Whatever their status: running ones, too. One that is locked or cannot be read is skipped; a warning in the log
+        tells why. Documents of closed generations stay, see ``delete_session`` of the store.
 
         Args:
             max_entries: how many may stay.

@@ -1,4 +1,4 @@
-"""Deleting sessions by age and by number, the oldest first."""
+"""Deleting sessions by age and by number, the oldest first, whatever their status."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Removal(NamedTuple):
 
 
 async def stale_sessions(storage: SessionStorage, max_age_ms: int) -> list[Removal]:
-    """Return the sessions whose recorded ``updated_at`` is more than *max_age_ms* ago, oldest first.
+    """Return the sessions whose recorded ``updated_at`` is more than *max_age_ms* ago, oldest first, running or not.
 
     Raises:
         ValueError: *max_age_ms* is negative.
@@ -42,7 +42,7 @@ async def stale_sessions(storage: SessionStorage, max_age_ms: int) -> list[Remov
 
 
 async def surplus_sessions(storage: SessionStorage, max_entries: int) -> list[Removal]:
-    """Return the sessions beyond the *max_entries* that were updated last, oldest first.
+    """Return the sessions beyond the *max_entries* that were updated last, oldest first, running or not.
 
     Raises:
         ValueError: *max_entries* is negative.

@@ -32,7 +32,11 @@ def check_bounds(**given: int | None) -> None:
 
 
 class StoredSessions(Engine):
-    """What a store does with sessions as wholes."""
+    """What a store does with sessions as wholes.
+
+    A ``session_id`` is the id of a generation (``node.session_id``), in all methods of the store that take one. It is
+    not the key; one that is unknown reads as empty.
+    """
 
     async def create_session(self, node: SessionNode) -> SessionNode:
         """Create the session that *node* describes, and return it as it is stored.
@@ -226,6 +230,9 @@ class StoredSessions(Engine):
     async def delete_session(self, session_key: str) -> bool:
         """Take away everything of the session: logs, summaries, context states. Returns whether there was one.
 
+        The documents that its resets left in `archive_directory` stay. Who must erase content removes these as well,
+        ``SLUG~HASH.*`` there, where ``SLUG~HASH`` is the name of the session's directory; on every device.
+
         Durability: the deletion is durable once this returns. A session created again under the key starts one epoch
         above.
         """
@@ -251,7 +258,7 @@ class StoredSessions(Engine):
     async def prune_stale_sessions(self, max_age_ms: int) -> int:
         """Delete the sessions whose recorded `updated_at` is more than *max_age_ms* ago; return how many were.
 
-        Sessions that are locked are left for the next time.
+        Whatever their status: running ones, too. Sessions that are locked are left for the next time.
         """
         before = now_ms() - max_age_ms
         count = 0
