@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 import re
@@ -11,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from followed import following
 
 from squilla_files import SessionManager, SessionStorage, TranscriptEntry
 
@@ -63,6 +65,13 @@ def test_each_tool_call_of_the_example_conversation_has_its_result() -> None:
     assert calls == [message["tool_call_id"] for message in messages if message["role"] == "tool"]
 
 
+@pytest.mark.parametrize("script", ["agent_loop.py", "follow.py"])
+def test_an_example_that_lacks_its_arguments_shows_how_it_is_used(script: str) -> None:
+    done = subprocess.run(command(script), capture_output=True, encoding="utf-8", check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"usage: {script}")
+
+
 # --- agent_loop ------------------------------------------------------------------------------------------------------
 
 
@@ -112,3 +121,27 @@ async def test_an_agent_that_is_killed_again_and_again_says_everything_once(tmp_
 def test_an_agent_that_is_done_has_nothing_more_to_say(tmp_path: Path) -> None:
     assert len(printed("agent_loop.py", tmp_path).splitlines()) == 60
     assert printed("agent_loop.py", tmp_path) == ""
+
+
+# --- follow ----------------------------------------------------------------------------------------------------------
+
+
+async def greet(root: Path) -> str:
+    """Say something in a new session and name it; return the cursor behind its creation."""
+    async with SessionStorage(root) as store, following(store, KEY) as told:
+        manager = SessionManager(store, inject_time_prefix=False)
+        await manager.create(KEY)
+        await manager.append_message(KEY, "user", "Hello", token_count=3)
+        await manager.update(KEY, label="greeting")
+        events = await told.count(4)
+    assert [event.kind for event in events] == ["created", "appended", "updated", "updated"]
+    return events[0].cursor
+
+
+def test_follow_shows_each_message_and_no_update_of_times_and_counters_alone(tmp_path: Path) -> None:
+    cursor = asyncio.run(greet(tmp_path))
+    with subprocess.Popen(command("follow.py", tmp_path, KEY, cursor), stdout=subprocess.PIPE, encoding="utf-8") as run:
+        assert run.stdout is not None
+        shown = [run.stdout.readline().rpartition(" [")[0] for _ in range(2)]
+        run.kill()
+    assert shown == ["user: Hello", "(label changed)"]
