@@ -20,6 +20,13 @@ from squilla_files import SessionManager, SessionStorage
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 TOOLS = ("bash", "jq", "grep", "tail")
+LISTED = r"""agent:main:(?:fork \(no title\)|main Weather) running
+agent:main:(?:fork \(no title\)|main Weather) running
+agent:main:main .*>>>snow<<<.*
+agent:main:main .*>>>snow<<<.*
+\[\]
+agent:main:fork reset_same_key 3
+"""
 
 
 class Block(NamedTuple):
@@ -48,7 +55,9 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("readme")
     shown = [printed(sys.executable, "-X", "utf8", "-W", "error", "-c", code, cwd=made) for code in PROGRAMS]
     assert "tool -4 °C, snow\n" in shown[0]
-    assert shown[1] == "4 5\n"
+    assert shown[1].startswith("4 5\nsystem Asked about Oslo.\nassistant I look it up.\n")
+    assert shown[1].endswith("\nAnd in Bergen?\n")
+    assert re.fullmatch(LISTED, shown[2])
     return made
 
 
@@ -59,12 +68,12 @@ def paths_in(tree: str) -> Iterator[str]:
         name = line.split()[0]
         depth = (len(line) - len(line.lstrip())) // 2
         parents[depth:] = [name.rstrip("/")]
-        yield re.sub(r"\.[0-9a-f]{8}\.json$", ".*.json", "/".join(parents))
+        yield re.sub(r"\.[0-9a-f]{8,16}\.json$", ".*.json", "/".join(parents))
 
 
 def test_each_block_is_of_a_kind_that_is_tried() -> None:
     kinds = (COMMANDS, PROGRAMS, SUBSCRIBERS, SHELL, TREES)
-    assert [len(kind) for kind in kinds] == [2, 2, 1, 2, 1]
+    assert [len(kind) for kind in kinds] == [2, 3, 1, 2, 1]
     assert sum(map(len, kinds)) == len(BLOCKS)
 
 
@@ -84,6 +93,11 @@ def test_the_first_command_shows_the_example_and_the_second_runs_these_tests() -
     assert (ROOT / "tests" / "__main__.py").is_file()
 
 
+def test_the_first_program_can_run_again(tmp_path: Path) -> None:
+    first, second = (printed(sys.executable, "-X", "utf8", "-c", PROGRAMS[0], cwd=tmp_path) for _ in range(2))
+    assert (first.count("tool -4 °C, snow\n"), second.count("tool -4 °C, snow\n")) == (1, 2)
+
+
 def test_the_tree_is_what_the_programs_leave(directory: Path) -> None:
     shown = list(paths_in(TREES[0]))
     found = {match for pattern in shown for match in directory.glob(pattern)}
@@ -97,7 +111,7 @@ def test_the_usual_tools_read_the_store(directory: Path) -> None:
     assert "tool: -4 °C, snow\n" in reading
     assert '"display_name": "Weather"' in reading
     assert "\n5\n" in reading
-    assert "/agent-main-fork~052fac18a7cf2a4a/archive/transcript.laptop.000001.jsonl\n" in reading
+    assert "/agent-main-main~6d9217fe77c7f11d/archive/transcript.laptop.000001.jsonl\n" in reading
     assert " -f " in SHELL[1]
     assert "And in Bergen?" in following
 
