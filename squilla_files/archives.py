@@ -10,7 +10,7 @@ from squilla_files import layout
 from squilla_files.attachments import Attachments
 from squilla_files.clock import now_ms
 from squilla_files.codec import encode_document
-from squilla_files.errors import SquillaFilesError
+from squilla_files.errors import CorruptFileError, UnsafePathError, UnstorableTypeError
 from squilla_files.session_dir import SessionDir
 
 _log = logging.getLogger(__name__)
@@ -24,6 +24,9 @@ def write_archive(session: SessionDir, attachments: Attachments, directory: str,
     Returns:
         The document's path; None where the generation is empty, or where the document could not be made: that is
         logged, and loses nothing, for the logs keep everything.
+
+    Raises:
+        UnsupportedFormatError: a later major version wrote a summary; nothing was written.
 
     Durability: durable on return.
     """
@@ -49,8 +52,8 @@ def write_archive(session: SessionDir, attachments: Attachments, directory: str,
         name = layout.archive_document_name(session.dir_name, timeline.epoch, secrets.token_hex(4))
         path = os.path.join(directory, name)
         session.files.replace_file(path, encode_document(document))
-    except (OSError, SquillaFilesError) as error:
-        # A foreign entry may be nested deeper than the library writes, a summary be of a later version.
+    except (OSError, UnsafePathError, UnstorableTypeError, CorruptFileError) as error:
+        # A foreign entry may be nested deeper than the library writes.
         _log.warning("session %s: the closed generation was not archived in %s: %s", session.key, directory, error)
         return None
     return path

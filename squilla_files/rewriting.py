@@ -14,6 +14,7 @@ from typing import Any
 
 from squilla_files.attachments import number_of, stored_values
 from squilla_files.clock import now_ms
+from squilla_files.codec import check_counter
 from squilla_files.commits import CompactionCommit
 from squilla_files.drafting import Draft, Members, counter_changes, entry_members, field_changes, same_message
 from squilla_files.errors import MessageConflictError, StaleEpochError, StalePreimageError
@@ -148,7 +149,7 @@ def _placed(draft: Draft, record: Members, entries: list[tuple[str | None, Membe
         if replaces is not None:
             placed.append({"message_id": members["message_id"], "replaces": replaces, **members})
             continue
-        identifier += 1
+        identifier = check_counter(identifier + 1, "id")
         links: Mapping[str, Any] = {"id": identifier} if after is None else {"id": identifier, "after": after}
         placed.append({"message_id": members["message_id"], **links, **members})
         after = members["message_id"]
@@ -213,7 +214,8 @@ def rewrite(session: Session, commit: CompactionCommit, entries: Iterable[Transc
     known = [entry for entry in listed if entry.message_id in live]
     stored = session.dir.objects([live[entry.message_id] for entry in known])
     for entry, obj in zip(known, stored, strict=True):
-        if not same_message(entry_members(entry), obj):
+        # Not by `entry_members`: what another program wrote may be less than this one would write.
+        if not same_message(entry.__dict__, obj):
             raise MessageConflictError(session.key, entry.message_id, "has other content")
     fresh = [entry for entry in listed if entry.message_id not in live]
     return compact(session, replace(commit, kept=[entry.message_id for entry in known], appended=fresh))

@@ -13,6 +13,7 @@ from operations import ARCHIVES, DIRECTORY, NOW_NS, commit, entry, node, open_se
 from squilla_files import documents
 from squilla_files.appending import clear, remove
 from squilla_files.archives import write_archive
+from squilla_files.errors import UnsupportedFormatError
 from squilla_files.session import Session
 
 NESTED = b'{"a":' * 300 + b"1" + b"}" * 300
@@ -116,20 +117,40 @@ def test_a_link_in_its_way_is_not_followed(caplog: pytest.LogCaptureFixture) -> 
     assert files.scan("/elsewhere") == []
 
 
-def test_what_the_library_cannot_write_or_read_stops_no_reset(caplog: pytest.LogCaptureFixture) -> None:
-    for member in (b'"content":' + NESTED, b'"content":1'):
-        files = MemoryFiles()
-        session = new(files, "a")
-        documents.save_summary(session, summary())
-        (name,) = (path for path in files.tree() if path.startswith(f"{DIRECTORY}/summaries/"))
-        session.close()
-        if NESTED not in member:
-            files.put(name, files.read_file(name).replace(b'"format": 1', b'"format": 2'))
-        log = f"{DIRECTORY}/transcript.laptop.000001.jsonl"
-        line = b'{"type":"message","id":90,"message_id":"n","after":"a","role":"user",' + member + b"}\n"
-        files.put(log, files.read_file(log) + line)
-        session = open_session(files)
-        caplog.clear()
-        assert session.reset(reason="asked", archive_dir=ARCHIVES).epoch == 1
-        assert "not archived" in caplog.text
-        assert session.timeline.canonical == []
+def put_behind(files: MemoryFiles, content: bytes) -> Session:
+    session = new(files, "a")
+    session.close()
+    log = f"{DIRECTORY}/transcript.laptop.000001.jsonl"
+    line = b'{"type":"message","id":90,"message_id":"n","after":"a","role":"user","content":' + content + b"}\n"
+    files.put(log, files.read_file(log) + line)
+    return open_session(files)
+
+
+def test_what_the_library_cannot_write_stops_no_reset(caplog: pytest.LogCaptureFixture) -> None:
+    session = put_behind(MemoryFiles(), NESTED)
+    assert session.reset(reason="asked", archive_dir=ARCHIVES).epoch == 1
+    assert "not archived" in caplog.text
+    assert session.timeline.canonical == []
+
+
+def test_a_line_that_changed_since_it_was_read_stops_no_reset(caplog: pytest.LogCaptureFixture) -> None:
+    files = MemoryFiles()
+    session = put_behind(files, b'"text"')
+    log = f"{DIRECTORY}/transcript.laptop.000001.jsonl"
+    fd = files.open_append(log)
+    data = files.read_file(log)
+    files.truncate(fd, len(data) - 8)
+    files.write(fd, b"#" * 7 + b"\n")
+    files.close(fd)
+    assert write(session) is None
+    assert "not archived" in caplog.text
+
+
+def test_a_summary_of_a_later_version_is_an_error() -> None:
+    files = MemoryFiles()
+    session = new(files, "a")
+    documents.save_summary(session, summary())
+    (name,) = (path for path in files.tree() if path.startswith(f"{DIRECTORY}/summaries/"))
+    files.put(name, files.read_file(name).replace(b'"format": 1', b'"format": 2'))
+    with pytest.raises(UnsupportedFormatError):
+        write(session)

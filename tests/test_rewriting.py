@@ -281,6 +281,17 @@ def test_rewriting_makes_the_entries_that_are_given_the_live_transcript() -> Non
     assert session.node().compaction_count == 1
 
 
+def test_rewriting_keeps_what_another_program_wrote_however_little() -> None:
+    files = MemoryFiles()
+    session = new(files, "a", "b")
+    foreign = head("D", "desk") + line("message", 9, message_id="bare", after="b")
+    files.put(f"{DIRECTORY}/transcript.desk.000001.jsonl", foreign)
+    bare = session.dir.entries(session.refresh().live)[-1]
+    assert (bare.message_id, bare.role) == ("bare", "")
+    rewrite(session, commit(), [bare])
+    assert shown(session) == ("a b bare", "bare")
+
+
 def test_rewriting_takes_no_other_content_under_a_live_id_and_no_id_that_is_not_live() -> None:
     files = MemoryFiles()
     session = new(files, "a", "b", "c")
