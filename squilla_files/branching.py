@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from squilla_files.clock import now_ms
-from squilla_files.codec import decode_line, encode_line
+from squilla_files.codec import check_counter, decode_line, encode_line
 from squilla_files.drafting import creation_members
 from squilla_files.errors import MessageNotFoundError, SessionExistsError
 from squilla_files.journal import COMPACTION, CONTEXT, MESSAGE, SESSION, SUMMARY, Record
@@ -178,7 +178,7 @@ class _Lines:
 
     def _head(self, kind: str, identifier: int) -> dict[str, Any]:
         self._id = identifier
-        head: dict[str, Any] = {"type": kind, "id": identifier}
+        head: dict[str, Any] = {"type": kind, "id": check_counter(identifier, "id")}
         if self._epoch:
             head["epoch"] = self._epoch
         return head

@@ -134,3 +134,14 @@ def same_value(one: object, other: object) -> bool:
 def counter_of(value: object) -> int | None:
     """Return *value* where it is an integer from 0 to 2**53 - 1, else None: ids, epochs and line numbers are that."""
     return value if type(value) is int and 0 <= value <= MAX_COUNTER else None
+
+
+def check_counter(value: int, where: str) -> int:
+    """Return *value* where an id, epoch or line number can be that; a line with another would be a damaged one.
+
+    Raises:
+        UnstorableValueError: it is beyond 2**53 - 1.
+    """
+    if counter_of(value) is None:
+        raise UnstorableValueError(where, f"{value} is beyond 2^53-1, and no further one can follow")
+    return value

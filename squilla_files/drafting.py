@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any, Final
 
-from squilla_files.codec import check_fields, check_value, same_value
+from squilla_files.codec import check_counter, check_fields, check_value, same_value
 from squilla_files.errors import UnstorableTypeError
 from squilla_files.journal import MESSAGE, Record
 from squilla_files.models import SESSION_COUNTERS, SESSION_FIELDS, STORED_DEFAULTS, SessionNode, TranscriptEntry, misfit
@@ -156,6 +156,9 @@ class Draft:
         device: the device that writes.
         epoch: the epoch of the records, None for the one in force.
         generation: their generation, None for the present one.
+
+    Raises:
+        UnstorableValueError: no line can bear *epoch*; where records are added, no line can bear their id.
     """
 
     def __init__(
@@ -165,13 +168,13 @@ class Draft:
         self.records: list[Members] = []
         self.messages: dict[str, Members] = {}
         self._device = device
-        self._epoch = timeline.epoch if epoch is None else epoch
+        self._epoch = timeline.epoch if epoch is None else check_counter(epoch, "epoch")
         self._generation = timeline.generation if generation is None else generation
         self._next_id = timeline.last_id + 1
         self._last: str | None = timeline.canonical[-1].identity if timeline.canonical else None
 
     def _head(self, kind: str) -> Members:
-        head: Members = {"type": kind, "id": self._next_id}
+        head: Members = {"type": kind, "id": check_counter(self._next_id, "id")}
         self._next_id += 1
         if self._epoch:
             head["epoch"] = self._epoch

@@ -16,7 +16,7 @@ from squilla_files import layout
 from squilla_files.archives import write_archive
 from squilla_files.attachments import Attachments
 from squilla_files.clock import now_ms
-from squilla_files.codec import counter_of, same_value
+from squilla_files.codec import check_counter, counter_of, same_value
 from squilla_files.deletions import Deletions
 from squilla_files.devices import Devices
 from squilla_files.drafting import (
@@ -217,9 +217,9 @@ class Session:
         return self.node()
 
     def _open_generation(self, reason: str, archive_dir: str, epoch: int, fields: Members, counters: Members) -> None:
-        write_archive(self.dir, self.attachments, archive_dir, reason)
         draft = self.draft(epoch=epoch, generation=epoch)
         draft.record(SESSION, event="reset", at=now_ms(), set=fields, add=counters)
+        write_archive(self.dir, self.attachments, archive_dir, reason)
         self.commit(draft)
         self.writer.settle(seal=True)
 
@@ -228,12 +228,16 @@ class Session:
     def delete(self) -> bool:
         """Take away everything of the session. Returns whether there was one.
 
+        Raises:
+            UnstorableValueError: its epoch is the last that there is.
+
         Durability: the deletion is durable on return; what a crash leaves of the directory counts for nothing.
         """
         timeline = self.timeline
         if not timeline.exists:
             return False
-        deletion = Deletion(timeline.epoch + 1, timeline.generation, tuple(self.end_marks()))
+        epoch = check_counter(timeline.epoch + 1, "epoch")
+        deletion = Deletion(epoch, timeline.generation, tuple(self.end_marks()))
         self._deletions.record(
             self.dir.dir_name,
             session_key=self.key,

@@ -88,8 +88,7 @@ class SessionDir:
     @property
     def deleted_logs(self) -> set[str]:
         """The ids of logs that deletions of the session have seen, and that are here no more."""
-        here = {log.log_id for log in self.logs.values()}
-        return {log_id for deletion in self._deleted for log_id, _, _ in deletion.seen if log_id not in here}
+        return {m[0] for gone in self._deleted for m in gone.seen} - {x.log_id or "" for x in self.logs.values()}
 
     # --- catching up -------------------------------------------------------------------------------------------
 
@@ -182,8 +181,7 @@ class SessionDir:
             return []
         log = self.logs[name]
         before = self._stamps.get(name)
-        # Where nothing came, what is here was edited in its place.
-        follows = before is not None and before[0] == stamp[0] and log.size < status.st_size and log.lines
+        follows = before is not None and before[0] == stamp[0] and log.size < stamp[1] and log.lines  # else: edited
         other_key = None
         fd = self.files.open_read(path)
         try:
@@ -408,9 +406,8 @@ class SessionDir:
                 return read(self.files, self.path, records)
             except (FileNotFoundError, CorruptRecordError) as error:
                 with self.mutex:
-                    self.relist()
-                    if isinstance(error, CorruptRecordError):
-                        self._stamps.clear()
+                    self.listing.forget()
+                    self._stamps = {} if isinstance(error, CorruptRecordError) else self._stamps
                     known = self.refresh().records
                 records = [known.get(record.identity, record) for record in records]
         return read(self.files, self.path, records)

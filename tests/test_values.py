@@ -22,6 +22,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from stores import KEY, entry, kept, logs, said, say, state, stored, summary, tree
 
+from squilla_files.commits import CompactionCommit
 from squilla_files.errors import SquillaFilesError, UnstorableTypeError, UnstorableValueError
 from squilla_files.models import SessionNode, SessionStatus
 from squilla_files.storage import SessionStorage
@@ -520,3 +521,56 @@ async def test_documents_hold_no_line_break_inside_a_text(root: Path, store: Ses
             text = content.decode()
             assert text.splitlines() == text.removesuffix("\n").split("\n"), path
             assert re.fullmatch(r"[^\x00-\x09\x0b-\x1f\x85\u2028\u2029]*", text), path
+
+
+# --- ids and epochs come to an end -----------------------------------------------------------------------------------
+
+LAST = 2**53 - 1
+
+
+@pytest.mark.parametrize("verb", ["append", "remove", "compact", "update", "reset", "branch"])
+async def test_no_line_is_written_behind_the_last_id_that_there_is(
+    root: Path, store: SessionStorage, verb: str
+) -> None:
+    node = await store.upsert_session(SessionNode(session_key=KEY))
+    await say(store, node, "text")
+    (log,) = logs(root)
+    last = {"type": "message", "id": LAST, "message_id": "last", "role": "user", "content": "of another program"}
+    # A child needs an id behind that of the last entry for what archived it.
+    of_log = json.loads(log.read_bytes().splitlines()[0])["log"]
+    archived = {"type": "compaction", "id": LAST, "record": "archived", "covers": [[of_log, 4, "last"]]}
+    with log.open("ab") as file:
+        for line in (last, archived):
+            file.write(json.dumps(line, separators=(",", ":")).encode() + b"\n")
+    canonical = await store.get_canonical_transcript(node.session_id)
+    assert [found.content for found in canonical] == ["text", "of another program"]
+    before = kept(root)
+    verbs: dict[str, Callable[[], Awaitable[Any]]] = {
+        "append": lambda: say(store, node, "more"),
+        "remove": lambda: store.delete_transcript(node.session_id),
+        "compact": lambda: store.commit_compaction(KEY, CompactionCommit(preimage=None, kept=())),
+        "update": lambda: store.update_session(KEY, {"label": "new"}),
+        "reset": lambda: store.reset_session(KEY, reason="test"),
+        "branch": lambda: store.branch_session(KEY, SessionNode(session_key=OTHER), entries="live"),
+    }
+    with pytest.raises(UnstorableValueError):
+        await verbs[verb]()
+    assert kept(root) == before
+    assert not [found for found in (await store.verify()).findings if found.kind == "damaged_line"]
+
+
+@pytest.mark.parametrize("verb", ["reset", "fence", "delete"])
+async def test_no_epoch_follows_the_last_that_there_is(root: Path, store: SessionStorage, verb: str) -> None:
+    node = await store.upsert_session(SessionNode(session_key=KEY, epoch=LAST))
+    await say(store, node, "text")
+    before = kept(root)
+    verbs: dict[str, Callable[[], Awaitable[Any]]] = {
+        "reset": lambda: store.reset_session(KEY, reason="test"),
+        "fence": lambda: store.increment_epoch(KEY),
+        "delete": lambda: store.delete_session(KEY),
+    }
+    with pytest.raises(UnstorableValueError):
+        await verbs[verb]()
+    assert kept(root) == before
+    assert await said(store, node.session_id) == ["text"]
+    assert (await store.verify()).ok
