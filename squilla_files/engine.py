@@ -406,6 +406,8 @@ class Engine:
 
     def _checkpoint_due(self) -> None:
         self._timer = None
+        if not self._connected:
+            return  # closing writes what is due
         for key, entry in list(self._sessions.items()):
             if entry.session.writer.unsaved:
                 future = self._submit(key, _checkpoint, None, None)

@@ -260,6 +260,7 @@ def test_archived_entries_stay_archived_by_a_compaction_each() -> None:
         groups.setdefault(compaction, []).append(archived)
     assert [sorted(group) for group in groups.values()] == [["a"], ["b", "c"], ["d", "f"]]
     assert set(groups).isdisjoint(session.timeline.archived_by.values())
+    assert [obj["kept"] for obj in objects(child) if obj["type"] == "compaction"] == [[], [], ["e"]]
     summaries = child.timeline.current(child.timeline.summaries)
     assert [groups[attachment.record.identity] for attachment in summaries] == [["a"], ["d", "f"]]
 
@@ -417,7 +418,7 @@ def test_a_child_that_takes_nothing_is_empty_and_no_fork() -> None:
     commit(new_parent(files, "a", "b"), "b", summary=summary(), context_states=[context()])
     child = fork(files, "none")
     assert not child.node().forked_from_parent
-    assert [obj["type"] for obj in objects(child)] == ["session"]
+    assert [(obj["type"], obj["id"]) for obj in objects(child)] == [("session", 1)]
 
 
 def test_a_fork_of_an_empty_transcript_is_a_fork() -> None:

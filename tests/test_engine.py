@@ -333,6 +333,18 @@ async def test_closing_writes_the_checkpoints_that_are_due_and_closes_every_file
     assert engine._timer is None
 
 
+async def test_what_falls_due_while_the_store_begins_to_close_is_left_to_the_closing(
+    root: Path, engine: Engine
+) -> None:
+    await create(engine, ONE)
+    await engine.append(ONE, message("a"))
+    closing = asyncio.create_task(engine.close())
+    await asyncio.sleep(0)
+    engine._checkpoint_due()
+    await closing
+    assert b'"live": 1' in manifest(root).read_bytes()
+
+
 async def test_closing_waits_for_no_other_process(root: Path, engine: Engine) -> None:
     await create(engine, *KEYS[:2])
     for key in KEYS[:2]:
