@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from inspect import isawaitable
 from itertools import groupby
 from typing import Any, Final, TypeAlias
 
@@ -86,6 +87,8 @@ class CompactionConfig:
                 raise ValueError(f"{name} must be positive, not {getattr(self, name)!r}.")
         if self.protected_recent_messages < 0:
             raise ValueError(f"protected_recent_messages must not be negative: {self.protected_recent_messages!r}.")
+        if self.summarizer is not None and not callable(self.summarizer):
+            raise TypeError(f"summarizer must be async (text, instructions) -> str, not {self.summarizer!a:.40}.")
 
     @property
     def chunk_ratio(self) -> float:
@@ -189,6 +192,10 @@ def _plan(request: CompactionRequest) -> _Plan | CompactionResult:
     """Return what is to go, or the result where nothing is."""
     previous, custom = _split_instructions(request.custom_instructions or "")
     config, window = request.config, request.context_window_tokens
+    if not isinstance(config, CompactionConfig):
+        raise TypeError(f"config must be a CompactionConfig, not {config!a:.40}.")
+    if type(window) is not int:
+        raise TypeError(f"context_window_tokens must be a whole number, not {window!a:.40}.")
     if window <= 0:
         raise ValueError(f"context_window_tokens must be positive, not {window!r}.")
     tokens = [entry_tokens(entry, config.token_estimator) for entry in request.entries]
@@ -301,7 +308,9 @@ async def _ask_summarizer(
         text: object = None
         try:
             async with asyncio.timeout(request.config.timeout_seconds):
-                text = await summarizer(summarizer_text(chunk), instructions)
+                answer: Any = summarizer(summarizer_text(chunk), instructions)
+                # A function that is not async gives its text at once.
+                text = await answer if isawaitable(answer) else answer
         except Exception:
             # The application's own code, a client of some service: it may raise anything, and whatever it raises, the
             # transcript must still shrink. A cancellation is no Exception and goes through.
@@ -310,7 +319,7 @@ async def _ask_summarizer(
                 part,
                 len(chunks),
                 request.session_id,
-                exc_info=True,
+                exc_info=None not in written,  # the trace of the first failure tells about the others
             )
         written.append(text.strip() if isinstance(text, str) and text.strip() else None)
     return written

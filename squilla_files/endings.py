@@ -117,6 +117,8 @@ async def wait_until_final(storage: SessionStorage, session_key: str) -> Session
     async with aclosing(storage.watch(session_key)) as events:
         event = asyncio.ensure_future(anext(events))
         try:
+            # Its first step comes before the first reading: what is committed behind that step is told.
+            await asyncio.sleep(0)
             while True:
                 node = await storage.get_session(session_key)
                 if node is None:

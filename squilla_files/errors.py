@@ -87,7 +87,9 @@ class SessionExistsError(SquillaFilesError, ValueError):
     """
 
     def __init__(self, session_key: str, message: str | None = None) -> None:
-        super().__init__(message or f"Session already exists: {session_key!r}. Use another key, or get_or_create.")
+        super().__init__(
+            message or f"Session already exists: {session_key!r}. Use another key, or the session that is there."
+        )
         self.session_key = session_key
 
 

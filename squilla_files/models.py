@@ -12,7 +12,7 @@ import os
 from dataclasses import MISSING, Field, dataclass, field, fields
 from enum import Enum, StrEnum
 from types import MappingProxyType, NoneType
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeAlias, TypeVar, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Never, TypeAlias, TypeVar, get_args, get_type_hints
 
 from squilla_files.clock import now_ms
 
@@ -29,7 +29,15 @@ COUNTER: Final[Mapping[str, bool]] = MappingProxyType({"counter": True})
 """Marks a field that the store adds up from every record, instead of letting the last one win."""
 
 
-class SessionStatus(StrEnum):
+class Choice(StrEnum):
+    """One of several words."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> Never:
+        raise ValueError(f"{value!a:.40} is no {cls.__name__}: it is one of {', '.join(cls)}")
+
+
+class SessionStatus(Choice):
     """Where a session stands; every one but ``running`` is final."""
 
     RUNNING = "running"
@@ -39,7 +47,7 @@ class SessionStatus(StrEnum):
     TIMEOUT = "timeout"
 
 
-class SessionIntent(StrEnum):
+class SessionIntent(Choice):
     """What a caller wants to happen to the session under a key."""
 
     CONTINUE = "continue"
@@ -47,7 +55,7 @@ class SessionIntent(StrEnum):
     RESET_SAME_KEY = "reset_same_key"
 
 
-class ChatType(StrEnum):
+class ChatType(Choice):
     """What kind of conversation a session holds."""
 
     DIRECT = "direct"
@@ -56,7 +64,7 @@ class ChatType(StrEnum):
     UNKNOWN = "unknown"
 
 
-class QueueMode(StrEnum):
+class QueueMode(Choice):
     """What happens to input that arrives while the agent is at work."""
 
     STEER = "steer"
@@ -68,14 +76,14 @@ class QueueMode(StrEnum):
     INTERRUPT = "interrupt"
 
 
-class SendPolicy(StrEnum):
+class SendPolicy(Choice):
     """Whether the agent may send into the conversation."""
 
     ALLOW = "allow"
     DENY = "deny"
 
 
-class InputProvenanceKind(StrEnum):
+class InputProvenanceKind(Choice):
     """Where an input came from."""
 
     EXTERNAL_USER = "external_user"

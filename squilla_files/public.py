@@ -31,6 +31,7 @@ from squilla_files.errors import UnsafePathError as UnsafePathError
 from squilla_files.errors import UnstorableTypeError as UnstorableTypeError
 from squilla_files.errors import UnstorableValueError as UnstorableValueError
 from squilla_files.errors import UnsupportedFormatError as UnsupportedFormatError
+from squilla_files.errors import WrongLoopError as WrongLoopError
 from squilla_files.events import Appended as Appended
 from squilla_files.events import Compacted as Compacted
 from squilla_files.events import ConflictFound as ConflictFound

@@ -518,3 +518,25 @@ async def test_recorded_transcripts_shrink_and_part_no_result_from_its_call(wind
         calls = {call.id for message in removed for call in message.calls if call.id}
         assert not calls & {answer.id for message in read_messages(result.kept_entries) for answer in message.results}
         json.dumps(result.summary_payload)
+
+
+@pytest.mark.parametrize("summarizer", ["gpt-4", 5, object()])
+def test_a_summarizer_that_cannot_be_called_is_refused_at_once(summarizer: object) -> None:
+    with pytest.raises(TypeError, match="summarizer must be async"):
+        CompactionConfig(summarizer=summarizer)  # type: ignore[arg-type]
+
+
+async def test_a_summarizer_that_is_not_async_is_taken_at_its_word() -> None:
+    entries = [{"role": "user", "content": "words " * 40} for _ in range(12)]
+    config = CompactionConfig(summarizer=lambda text, instructions: "short")  # type: ignore[arg-type, return-value]
+    request = CompactionRequest(session_id="s", entries=entries, context_window_tokens=200, config=config)
+    result = await compact_context(request)
+    assert (result.summary_source, set(result.summary.split())) == ("llm", {"short"})
+
+
+@pytest.mark.parametrize(("name", "value"), [("config", {"summarizer": None}), ("context_window_tokens", "900")])
+async def test_an_argument_of_another_type_is_named(name: str, value: object) -> None:
+    given = {"config": CompactionConfig(), "context_window_tokens": 900, name: value}
+    request = CompactionRequest(session_id="s", entries=[{"role": "user", "content": "hi"}], **given)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=name):
+        await compact_context(request)

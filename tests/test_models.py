@@ -247,3 +247,8 @@ class TestLoad:
         entry = make(TranscriptEntry, content=[{"type": "text", "text": "hi"}], turn_usage={"input": 3})
         assert load(TranscriptEntry, vars(entry)) == entry
         assert load(TranscriptEntry, entry.model_dump()) is not entry
+
+
+def test_a_word_that_is_none_of_the_choices_is_refused_with_all_of_them() -> None:
+    with pytest.raises(ValueError, match="no SessionIntent: it is one of continue, new_chat, reset_same_key"):
+        SessionIntent("reset")

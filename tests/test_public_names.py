@@ -12,7 +12,11 @@ import pytest
 import squilla_files
 from squilla_files import errors
 
-ERRORS = {name for name, value in vars(errors).items() if isinstance(value, type)}
+ERRORS = {
+    name
+    for name, value in vars(errors).items()
+    if isinstance(value, type) and issubclass(value, errors.SquillaFilesError)
+}
 OTHERS = {
     "SessionManager",
     "SessionStorage",
