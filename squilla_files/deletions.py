@@ -53,6 +53,7 @@ class Deletions:
         Raises:
             CorruptFileError: a file cannot be understood. A deletion that cannot be read is not taken for none.
             UnsupportedFormatError: a later major version wrote one.
+            UnsafePathError: a symbolic link or a directory has the name of one.
             OSError: it cannot be read.
         """
         found = []
@@ -114,9 +115,10 @@ class Deletions:
         empty = False
         for entry in self._files.scan(path):
             parsed = layout.parse_deletion_name(entry.name)
-            if parsed is None or not entry.is_file:
+            if parsed is None:
                 continue
-            if self._has_content(entry.name):
+            # What is no file is refused when it is read: it is not to be taken for no deletion.
+            if not entry.is_file or self._has_content(entry.name):
                 names[parsed.dir_name].append(entry.name)
             else:
                 empty = True

@@ -61,13 +61,15 @@ def _machine_id() -> str:
             return str(winreg.QueryValueEx(key, "MachineGuid")[0])
     for path in _MACHINE_ID_FILES:
         try:
-            with open(path, encoding="ascii") as file:
+            with open(path, encoding="ascii", errors="surrogateescape") as file:
                 found = file.read().strip()
-        except FileNotFoundError:
-            continue
+        except (FileNotFoundError, PermissionError, IsADirectoryError):
+            continue  # a sandbox may close the file, a container may have a directory in its place
         if found:
             return found
-    return f"{uuid.getnode():012x}"
+    address = uuid.getnode()
+    # Where there is no address this is a random number, another one in each process; a bit in it says so.
+    return platform.node() if address >> 40 & 1 else f"{address:012x}"
 
 
 def _label() -> str:

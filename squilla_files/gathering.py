@@ -23,6 +23,7 @@ from squilla_files.findings import (
     LATER_FORMAT,
     MANIFEST_CORRUPT,
     SHORTER,
+    SPECIAL_FILE,
     TORN_TAIL,
     finding,
 )
@@ -60,6 +61,10 @@ class SessionFiles:
         self.documents: dict[tuple[str, str], str] = {}
         self._contents: dict[tuple[str, str], dict[str, Any]] = {}
         self.survey.walk(self.path)
+        for path in self.survey.directories:
+            name = os.path.basename(path)
+            if layout.parse_manifest_name(name) is not None or layout.parse_log_name(name) is not None:
+                self.survey.add(SPECIAL_FILE, path, "a directory in place of a file")
         # Logs first, as far as one listing goes: a document is there before the line that names it.
         names = sorted(os.path.relpath(path, self.path).replace(os.sep, "/") for path in self.survey.paths)
         for name in names:

@@ -10,7 +10,7 @@ from memory_files import MemoryFiles
 from operations import PATHS
 
 from squilla_files.deletions import Deletions
-from squilla_files.errors import CorruptFileError, UnsupportedFormatError
+from squilla_files.errors import CorruptFileError, UnsafePathError, UnsupportedFormatError
 from squilla_files.layout import deletion_name, session_dir_name
 from squilla_files.timeline import Deletion
 
@@ -108,9 +108,22 @@ def test_a_directory_that_is_away_for_a_moment_is_listed_when_it_is_back() -> No
 def test_other_files_are_no_deletions(name: str) -> None:
     files = MemoryFiles()
     files.put(f"{PATHS.deleted}/{name}", b"{}")
-    files.mkdir(f"{PATHS.deleted}/{deletion_name(DIR, '1' * 16)}")
-    files.symlink("/nowhere", f"{PATHS.deleted}/{deletion_name(DIR, '2' * 16)}")
     assert new(files).all_names() == {}
+
+
+@pytest.mark.parametrize("kind", ["link", "directory"])
+def test_what_is_no_file_and_has_the_name_of_a_deletion_is_an_error_and_not_none(kind: str) -> None:
+    files = MemoryFiles()
+    path = put(files, b"{}")
+    files.unlink(path)
+    if kind == "link":
+        files.symlink("/nowhere", path)
+    else:
+        files.mkdir(path)
+    with pytest.raises(UnsafePathError) as caught:
+        new(files).read(DIR)
+    assert caught.value.path == path
+    assert new(files).read(OTHER_DIR) == []
 
 
 @pytest.mark.parametrize(

@@ -196,6 +196,34 @@ def test_the_machine_is_told_by_the_first_of_its_ids_that_says_something(tmp_pat
         assert MACHINE_ID() == "one"
 
 
+def test_what_stands_in_place_of_the_machines_id_keeps_nobody_from_writing(tmp_path: Path) -> None:
+    directory, closed, odd = tmp_path / "directory", tmp_path / "closed", tmp_path / "odd"
+    directory.mkdir()
+    odd.write_bytes(b"\xff\xfe\n")
+    really_open = open
+
+    def refuse(path: str, *given: Any, **more: Any) -> Any:
+        if path == str(closed):
+            raise PermissionError(path)
+        return really_open(path, *given, **more)
+
+    with mock.patch.object(module, "open", refuse, create=True), mock.patch("uuid.getnode", return_value=0xAB):
+        for unusable in (directory, closed):
+            with mock.patch.object(module, "_MACHINE_ID_FILES", (str(unusable),)):
+                assert MACHINE_ID() == "0000000000ab"
+        with mock.patch.object(module, "_MACHINE_ID_FILES", (str(odd),)):
+            root = str(tmp_path)
+            assert module.machine_fingerprint(root) == module.machine_fingerprint(root)
+
+
+def test_a_machine_without_an_id_and_an_address_is_the_same_in_every_process() -> None:
+    with mock.patch.object(module, "_MACHINE_ID_FILES", ()), mock.patch("platform.node", return_value="box"):
+        with mock.patch("uuid.getnode", return_value=1 << 40 | 0xAB):
+            assert MACHINE_ID() == "box"
+        with mock.patch("uuid.getnode", return_value=1 << 40 | 0xCD):
+            assert MACHINE_ID() == "box"
+
+
 # --- what is remembered ----------------------------------------------------------------------------------------------
 
 

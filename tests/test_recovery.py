@@ -261,6 +261,11 @@ RULES: list[tuple[str, Spoil]] = [
     (findings.SYMLINK, lambda root, session: linked(session / "archive" / "transcript.desk.000001.jsonl", root)),
     (findings.SYMLINK, lambda root, session: linked(root / "sessions" / session_dir_name(OTHER), session)),
     (findings.SPECIAL_FILE, fifo),
+    (findings.SPECIAL_FILE, lambda root, session: a_directory(session / "transcript.desk.000001.jsonl")),
+    (findings.SPECIAL_FILE, lambda root, session: a_directory(removed(manifest(root, session)))),
+    (findings.SPECIAL_FILE, lambda root, session: a_directory(
+        a_directory(root / "deleted") / f"{DIR}.{'0' * 16}.json"
+    )),
     (findings.WRONG_MODE, lambda root, session: opened_up(root, 0o755)),
     (findings.WRONG_MODE, lambda root, session: opened_up(root / "store.json", 0o644)),
     (findings.WRONG_MODE, lambda root, session: opened_up(root / "sessions", 0o711)),
