@@ -61,11 +61,6 @@ class Gate(FaultyFiles):
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tmp_path / "store"
-
-
-@pytest.fixture
 def gate() -> Gate:
     return Gate()
 
@@ -75,11 +70,6 @@ async def store(root: Path, gate: Gate) -> AsyncIterator[SessionStorage]:
     async with SessionStorage(root, device="desk", files=gate) as opened:
         yield opened
         gate.let_through()
-
-
-@pytest.fixture
-async def node(store: SessionStorage) -> SessionNode:
-    return await store.upsert_session(SessionNode(session_key=KEY))
 
 
 def the_lock(root: Path) -> LockFile:

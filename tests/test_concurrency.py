@@ -38,11 +38,6 @@ lock.close()
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tmp_path / "store"
-
-
-@pytest.fixture
 async def store(root: Path) -> AsyncIterator[SessionStorage]:
     async with SessionStorage(root, device="desk") as opened:
         yield opened

@@ -28,11 +28,6 @@ ONE = KEYS[0]
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tmp_path / "store"
-
-
-@pytest.fixture
 def files() -> FaultyFiles:
     return FaultyFiles("os")
 

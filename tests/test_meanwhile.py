@@ -50,11 +50,6 @@ class Meddling(Files):
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tmp_path / "store"
-
-
-@pytest.fixture
 def files() -> Meddling:
     return Meddling()
 
@@ -63,11 +58,6 @@ def files() -> Meddling:
 async def store(root: Path, files: Meddling) -> AsyncIterator[SessionStorage]:
     async with SessionStorage(root, device=DEVICE, files=files) as opened:
         yield opened
-
-
-@pytest.fixture
-async def node(store: SessionStorage) -> SessionNode:
-    return await store.upsert_session(SessionNode(session_key=KEY))
 
 
 def session_of(files: Files, root: Path) -> Session:

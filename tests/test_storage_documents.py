@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -16,22 +15,6 @@ from squilla_files.models import SessionContextState, SessionNode, SessionSummar
 from squilla_files.storage import SessionStorage, StaleEpochError
 
 OTHER = "agent:main:subagent:one"
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tmp_path / "store"
-
-
-@pytest.fixture
-async def store(root: Path) -> AsyncIterator[SessionStorage]:
-    async with SessionStorage(root, device="desk", durability="os") as opened:
-        yield opened
-
-
-@pytest.fixture
-async def node(store: SessionStorage) -> SessionNode:
-    return await store.upsert_session(SessionNode(session_key=KEY))
 
 
 async def texts(store: SessionStorage, node: SessionNode) -> list[str]:

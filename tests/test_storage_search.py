@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +12,6 @@ from squilla_files.models import SessionNode
 from squilla_files.storage import SessionStorage
 
 OTHER = "agent:main:subagent:one"
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tmp_path / "store"
-
-
-@pytest.fixture
-async def store(root: Path) -> AsyncIterator[SessionStorage]:
-    async with SessionStorage(root, device="desk", durability="os") as opened:
-        yield opened
-
-
-@pytest.fixture
-async def node(store: SessionStorage) -> SessionNode:
-    return await store.upsert_session(SessionNode(session_key=KEY))
 
 
 async def snippets(store: SessionStorage, query: str, *args: Any, **given: Any) -> list[str]:

@@ -7,7 +7,6 @@ import os
 import re
 import stat
 import tempfile
-from collections.abc import AsyncIterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -54,17 +53,6 @@ OTHER = "agent:main:subagent:one"
 def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("SQUILLA_FILES_DEVICE", "SQUILLA_FILES_ARCHIVE_DIR", "OPENSQUILLA_SESSION_ARCHIVE_DIR"):
         monkeypatch.delenv(name, raising=False)
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tmp_path / "store"
-
-
-@pytest.fixture
-async def store(root: Path) -> AsyncIterator[SessionStorage]:
-    async with SessionStorage(root, device="desk", durability="os") as opened:
-        yield opened
 
 
 def node_of(key: str = KEY, **given: Any) -> SessionNode:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import AsyncIterator
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -18,22 +17,6 @@ from squilla_files.models import SESSION_COUNTERS, SessionNode, TranscriptEntry,
 from squilla_files.storage import SessionStorage, StaleEpochError
 
 OTHER = "agent:main:subagent:one"
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tmp_path / "store"
-
-
-@pytest.fixture
-async def store(root: Path) -> AsyncIterator[SessionStorage]:
-    async with SessionStorage(root, device="desk", durability="os") as opened:
-        yield opened
-
-
-@pytest.fixture
-async def node(store: SessionStorage) -> SessionNode:
-    return await store.upsert_session(SessionNode(session_key=KEY))
 
 
 async def canonical(store: SessionStorage, session_id: str) -> list[Any]:

@@ -25,11 +25,6 @@ def opened(root: Path, device: str = "laptop") -> SessionStorage:
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tmp_path / "store"
-
-
-@pytest.fixture
 def session(root: Path) -> Path:
     return root / "sessions" / session_dir_name(KEY)
 

@@ -13,7 +13,7 @@ import re
 import sys
 import tempfile
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,22 +28,6 @@ from squilla_files.models import SessionNode, SessionStatus
 from squilla_files.storage import SessionStorage
 
 OTHER = "agent:main:subagent:one"
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tmp_path / "store"
-
-
-@pytest.fixture
-async def store(root: Path) -> AsyncIterator[SessionStorage]:
-    async with SessionStorage(root, device="desk", durability="os") as opened:
-        yield opened
-
-
-@pytest.fixture
-async def node(store: SessionStorage) -> SessionNode:
-    return await store.upsert_session(SessionNode(session_key=KEY))
 
 
 def nested(depth: int, innermost: Any = 1) -> Any:

@@ -35,11 +35,6 @@ OTHER_KEY = "agent:main:other"
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tmp_path / "store"
-
-
-@pytest.fixture
 async def store(root: Path) -> AsyncIterator[SessionStorage]:
     async with SessionStorage(root, device="desk") as opened:
         yield opened

@@ -57,11 +57,6 @@ with open(sys.argv[1], "ab", buffering=0) as log:
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tmp_path / "store"
-
-
-@pytest.fixture
 async def store(root: Path) -> AsyncIterator[SessionStorage]:
     async with SessionStorage(root, device="desk") as opened:
         yield opened
