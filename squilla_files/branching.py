@@ -11,7 +11,7 @@ import logging
 import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from squilla_files.clock import now_ms
 from squilla_files.codec import check_counter, decode_line, encode_line
@@ -29,9 +29,6 @@ _log = logging.getLogger(__name__)
 
 Taken = Literal["none", "live", "before"]
 """What a child takes along: nothing, the transcript with all that belongs to it, or the entries before a message."""
-
-# What places an entry in a session, and what it did to the fields and counters of that one.
-_DROPPED: Final = frozenset({"type", "id", "epoch", "generation", "message_id", "after", "replaces", "set", "add"})
 
 
 @dataclass(slots=True)
@@ -194,7 +191,7 @@ class _Lines:
             links["after"] = self._last
         head = self._head(MESSAGE, max(self._id + 1, record.id))
         self._last = record.identity
-        self._pieces.append(place_entry(line, {**head, **links}, _DROPPED))
+        self._pieces.append(place_entry(line, {**head, **links}))
         return len(self._pieces) + 1
 
     def _compactions(self, fork: Fork, where: dict[str, int]) -> None:

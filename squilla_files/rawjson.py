@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
-from functools import cache
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import orjson
@@ -16,34 +15,38 @@ _NAME: Final = re.compile(rb"(%b)\s*:\s*" % _STRING, re.DOTALL)
 _TOKEN: Final = re.compile(rb"%b|[\[\]{},]" % _STRING, re.DOTALL)
 _DEEPER: Final = frozenset({b"[", b"{"})
 _HIGHER: Final = frozenset({b"]", b"}"})
-# How a line of an entry begins if this package wrote it, up to the members that stay.
-_USUAL_HEAD: Final = re.compile(
-    rb'\{"type":"message","id":\d+,(?:"epoch":\d+,)?(?:"generation":\d+,)?"message_id":"[^"\\]*",'
-    rb'(?:"after":"[^"\\]*",)?(?="role":)'
+
+# What places an entry in a session, and what it did to the fields and counters of that one.
+_PLACING: Final = frozenset({"type", "id", "epoch", "generation", "message_id", "after", "replaces", "set", "add"})
+
+# A line of an entry as this package writes most of them. It has no other members, and so each stands once.
+_USUAL: Final = re.compile(
+    rb'\{"type":"message","id":\d+,(?:"epoch":\d+,)?(?:"generation":\d+,)?"message_id":%(plain)b,(?:"after":%(plain)b,)?'
+    rb'("role":%(plain)b,(?:"tool_call_id":%(plain)b,)?"created_at":\d+,(?:"token_count":\d+,)?)'
+    rb'(?:"set":\{[^{}\\]*\},)?(?:"add":\{[^{}\\]*\},)?("content":%(string)b\})'
+    % {b"plain": rb'"[^"\\]*"', b"string": _STRING},
+    re.DOTALL,
 )
 
 
-def place_entry(line: bytes, first: Mapping[str, Any], dropped: frozenset[str]) -> bytes:
-    """Return the entry in *line* as a line, LF included: the members *first*, then its own but for those *dropped*.
+def place_entry(line: bytes, first: Mapping[str, Any]) -> bytes:
+    """Return the entry in *line* as a line, LF included: the members *first*, then its own but for those that place it.
 
     What stays is copied as it stands: a number that no 64 bits hold keeps its digits.
 
     Args:
         line: the object of an entry, without LF.
         first: what places it: `type`, `id`, `message_id`, and what else there is.
-        dropped: names of members that are left out, all of *first* among them.
     """
     head = encode_line(first)[:-2]
-    usual = _USUAL_HEAD.match(line)
+    usual = _USUAL.fullmatch(line)
     if usual is not None:
-        rest = line[usual.end() :]
-        # Another program may write those members anywhere, and spell their names with escapes.
-        if b"\\u" not in rest and not any(name in rest for name in _spelled(dropped)):
-            return head + b"," + rest + b"\n"
+        return b"%b,%b%b\n" % (head, usual[1], usual[2])
     obj = _as_written(line)
     if obj is not None:
-        return encode_line({**first, **{name: value for name, value in obj.items() if name not in dropped}})
-    kept = [member for name, _, member in _members(line) if name not in dropped]
+        return encode_line({**first, **{name: value for name, value in obj.items() if name not in _PLACING}})
+    # Another program may write members anywhere, twice, and spell their names with escapes.
+    kept = [member for name, _, member in _members(line) if name not in _PLACING]
     return b",".join([head, *kept]) + b"}\n"
 
 
@@ -51,11 +54,6 @@ def items_of(line: bytes, name: str) -> list[bytes]:
     """Return the items of the array that stands under *name* in the object in *line*, each as it stands."""
     arrays = [value for found, value, _ in _members(line) if found == name]
     return list(_pieces(arrays[-1])) if arrays else []
-
-
-@cache
-def _spelled(names: Collection[str]) -> tuple[bytes, ...]:
-    return tuple(b'"%b"' % name.encode() for name in sorted(names))
 
 
 def _as_written(line: bytes) -> dict[str, Any] | None:

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from squilla_files.codec import encode_line
 from squilla_files.rawjson import items_of, place_entry
 
-DROPPED = frozenset({"type", "id", "message_id", "epoch", "generation", "after", "set", "add"})
+DROPPED = frozenset({"type", "id", "message_id", "epoch", "generation", "after", "replaces", "set", "add"})
 FIRST = {"type": "message", "id": 9, "epoch": 2, "message_id": "m", "after": "before"}
 HEAD = b'{"type":"message","id":9,"epoch":2,"message_id":"m","after":"before"'
 USUAL = b'{"type":"message","id":3,"message_id":"m","after":"k","role":"user"'
 
 
 def place(line: bytes) -> bytes:
-    return place_entry(line, FIRST, DROPPED)
+    return place_entry(line, FIRST)
 
 
 def own(line: bytes) -> dict[str, Any]:
@@ -81,6 +81,36 @@ def test_what_places_an_entry_is_left_out_wherever_it_stands_and_however_it_is_s
     assert place(USUAL + b',"content":1, ' + member + b" }") == HEAD + b',"role":"user","content":1}\n'
 
 
+PLAIN = b'"role":"user","tool_call_id":"c","created_at":5,"token_count":3,'
+
+
+@pytest.mark.parametrize(
+    "did",
+    [
+        b"",
+        b'"set":{"label":"x","n":1},',
+        b'"add":{"total_tokens":3},',
+        b'"set":{"label":"x"},"add":{"total_tokens":3,"total_cost_usd":0.1},',
+        b'"set":{},"add":{},',
+        b'"set":{"origin":{"a":"}"}},"add":{"total_cost_usd":[0.1,-1e17]},',
+        b'"set":{"label":"x},"},"add":{"total_tokens":3},',
+        b'"set":{"label":"x},\\"content\\":\\"y\\"}"},',
+        b'"add":{"total_tokens":3},"set":{"label":"x"},',
+        b'"set":{"label":"x"},"set":{"label":"y"},',
+        b'"set" :{"label":"x"},',
+    ],
+)
+@pytest.mark.parametrize("text", [b"", b"text", b"a\nb", b'\\"},\\"set\\":{', b"\\\\", b"\xe2\x80\xa8", b"x" * 100_000])
+def test_what_a_usual_message_did_to_its_session_is_left_out(did: bytes, text: bytes) -> None:
+    text = text.replace(b"\n", b"\\n")
+    line = USUAL.replace(b'"role":"user"', PLAIN) + did + b'"content":"' + text + b'"'
+    assert place(line + b"}") == HEAD + b"," + PLAIN + b'"content":"' + text + b'"}\n'
+    for more in (b',"after":"z"', b',"epoch":7', b',"set":{}'):
+        assert place(line + more + b"}") == HEAD + b"," + PLAIN + b'"content":"' + text + b'"}\n'
+    behind = place(line + b',"color":1}')
+    assert behind == HEAD + b"," + PLAIN + b'"content":"' + text + b'","color":1}\n'
+
+
 def test_white_space_between_members_goes_and_inside_of_values_stays() -> None:
     line = b'{ "role" : "user" ,\t"message_id":"m","content" :[ 1 , { "a" : 2 } ]\r} \r'
     assert place(line) == HEAD + b',"role" : "user","content" :[ 1 , { "a" : 2 } ]}\n'
@@ -93,8 +123,8 @@ def test_an_entry_may_have_no_members_of_its_own() -> None:
 
 def test_line_breaks_in_what_is_put_in_front_are_escaped() -> None:
     first = {**FIRST, "message_id": "a\u2028b"}
-    assert b'"message_id":"a\\u2028b"' in place_entry(USUAL + b',"content":1}', first, DROPPED)
-    assert b'"message_id":"a\\u2028b"' in place_entry(b'{"content":1}', first, DROPPED)
+    assert b'"message_id":"a\\u2028b"' in place_entry(USUAL + b',"content":1}', first)
+    assert b'"message_id":"a\\u2028b"' in place_entry(b'{"content":1}', first)
 
 
 NAMES = st.sampled_from([*sorted(DROPPED), "role", "content", 'a"b', "\\", "{", "é"]) | st.text(max_size=3)
