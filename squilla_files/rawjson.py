@@ -19,13 +19,11 @@ _HIGHER: Final = frozenset({b"]", b"}"})
 # What places an entry in a session, and what it did to the fields and counters of that one.
 _PLACING: Final = frozenset({"type", "id", "epoch", "generation", "message_id", "after", "replaces", "set", "add"})
 
-# A line of an entry as this package writes most of them. It has no other members, and so each stands once.
+# A line of an entry as this package writes most of them, up to its content.
 _USUAL: Final = re.compile(
     rb'\{"type":"message","id":\d+,(?:"epoch":\d+,)?(?:"generation":\d+,)?"message_id":%(plain)b,(?:"after":%(plain)b,)?'
     rb'("role":%(plain)b,(?:"tool_call_id":%(plain)b,)?"created_at":\d+,(?:"token_count":\d+,)?)'
-    rb'(?:"set":\{[^{}\\]*\},)?(?:"add":\{[^{}\\]*\},)?("content":%(string)b\})'
-    % {b"plain": rb'"[^"\\]*"', b"string": _STRING},
-    re.DOTALL,
+    rb'(?:"set":\{[^{}\\]*\},)?(?:"add":\{[^{}\\]*\},)?(?="content":")' % {b"plain": rb'"[^"\\]*"'}
 )
 
 
@@ -39,9 +37,12 @@ def place_entry(line: bytes, first: Mapping[str, Any]) -> bytes:
         first: what places it: `type`, `id`, `message_id`, and what else there is.
     """
     head = encode_line(first)[:-2]
-    usual = _USUAL.fullmatch(line)
+    usual = _USUAL.match(line)
     if usual is not None:
-        return b"%b,%b%b\n" % (head, usual[1], usual[2])
+        content = line[usual.end() :]
+        # Four quotes without a backslash before them are the name and the text: another member would bring two more.
+        if content.endswith(b'"}') and content.count(b'"') - content.count(b'\\"') == 4:
+            return b"%b,%b%b\n" % (head, usual[1], content)
     obj = _as_written(line)
     if obj is not None:
         return encode_line({**first, **{name: value for name, value in obj.items() if name not in _PLACING}})
