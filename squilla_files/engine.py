@@ -25,6 +25,7 @@ from squilla_files.deletions import Deletions
 from squilla_files.devices import Devices, given_device
 from squilla_files.errors import LockTimeoutError, SquillaFilesError, StoreClosedError, WrongLoopError
 from squilla_files.files import Durability, Files
+from squilla_files.forks import call_in_child
 from squilla_files.layout import Layout, session_dir_name
 from squilla_files.locks import LockFile, run_locked
 from squilla_files.queues import Job, OpenSession, T, Work
@@ -107,6 +108,7 @@ class Engine:
             self._lay_out(os.path.join(self._temporary, "store"))
         self._pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="squilla-files")
         self._connected = True
+        call_in_child(self._forsake)
         try:
             await self.run(lambda: is_store(self._files, self._paths))
         except BaseException:
@@ -202,6 +204,14 @@ class Engine:
         for entry in self._sessions.values():
             entry.queue.clear()
             entry.task = None
+
+    def _forsake(self) -> None:
+        """Be closed, in a forked process: the threads are its parent's, and so is what they hold."""
+        while self._sessions:
+            self._sessions.popitem()[1].forsake()
+        self._connected = False
+        self._temporary = self._loop = self._timer = self._closing = None
+        self._lay_out(self.root)
 
     # --- the worker threads ------------------------------------------------------------------------------------
 

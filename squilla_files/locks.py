@@ -92,6 +92,11 @@ class LockFile:
         with self._mutex:
             self._drop()
 
+    def forsake(self) -> None:
+        """Close the file in a forked process. Its parent keeps the lock, and loses it when it dies."""
+        self._mutex = threading.Lock()  # the other one may be held by a thread that is not here
+        self._drop()
+
     def holder(self) -> dict[str, object] | None:
         """Return who holds the lock, or who held it last: ``pid``, ``host`` and ``since_ms``; None if that is unknown.
 

@@ -40,3 +40,8 @@ class OpenSession:
         self.lock = lock
         self.queue: deque[Job] = deque()
         self.task: asyncio.Task[None] | None = None
+
+    def forsake(self) -> None:
+        """Close the files in a forked process; the changes are its parent's."""
+        self.session.close()
+        self.lock.forsake()

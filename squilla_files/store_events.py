@@ -65,6 +65,11 @@ class StoredEvents(StoredCare):
             self._listeners.append(self._watching.committed)
         return self._watching
 
+    def _forsake(self) -> None:
+        super()._forsake()
+        self._watching = None
+        self._listeners.clear()
+
     async def _begun(self, key: str | None) -> None:
         if self._watching is not None:
             await self._watching.begun(key)

@@ -13,7 +13,20 @@ MODULES = {path.stem: path for path in (ROOT / "squilla_files").glob("*.py")}
 MAX_LINES = 450
 FIRST_ASYNC_LAYER = 6
 # What a module may ask of `os` without going through `Files`: nothing that touches a file of a store.
-PURE_OS = {"environ", "fspath", "getpid", "path", "PathLike", "sep", "stat_result", "strerror", "urandom"}
+PURE_OS = {
+    *(
+        "environ",
+        "fspath",
+        "getpid",
+        "path",
+        "PathLike",
+        "register_at_fork",
+        "sep",
+        "stat_result",
+        "strerror",
+        "urandom",
+    )
+}
 # Besides `files`: a store ":memory:" comes and goes with the engine, the machine's own id and its mounts are no files
 # of a store.
 DISK = {"files", "engine", "devices", "notifying"}
