@@ -126,9 +126,7 @@ def test_what_is_no_file_and_has_the_name_of_a_deletion_is_an_error_and_not_none
     assert new(files).read(OTHER_DIR) == []
 
 
-@pytest.mark.parametrize(
-    "data", [b"", b"x", b"[]", b"{}", b'{"epoch":0}', b'{"epoch":1.5}', b'{"epoch":2,"generation":-1}']
-)
+@pytest.mark.parametrize("data", [b"x", b"[]", b"{}", b'{"epoch":0}', b'{"epoch":1.5}', b'{"epoch":2,"generation":-1}'])
 def test_a_deletion_that_cannot_be_understood_is_an_error_and_not_none(data: bytes) -> None:
     files = MemoryFiles()
     path = put(files, data)
@@ -139,6 +137,19 @@ def test_a_deletion_that_cannot_be_understood_is_an_error_and_not_none(data: byt
         assert caught.value.path == path
     assert deletions.read(OTHER_DIR) == []
     put(files, b'{"epoch":4,"seen":[]}')
+    assert deletions.read(DIR) == [Deletion(4, 3, ())]
+
+
+def test_a_file_without_content_is_no_deletion_until_it_has_some() -> None:
+    files = MemoryFiles()
+    put(files, b"")
+    deletions = new(files)
+    for _ in range(2):
+        assert deletions.read(DIR) == []
+        assert deletions.all_names() == {}
+    fd = files.open_append(put(files, b""))
+    assert deletions.read(DIR) == []
+    files.write(fd, b'{"epoch":4,"seen":[]}')
     assert deletions.read(DIR) == [Deletion(4, 3, ())]
 
 

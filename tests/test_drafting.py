@@ -103,6 +103,24 @@ def test_only_fields_of_a_session_can_be_set(name: str) -> None:
         field_changes({"label": "x", name: 1})
 
 
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ({"label": 5}, UnstorableTypeError),
+        ({"started_at": "now"}, UnstorableTypeError),
+        ({"label": "\ud800"}, UnstorableValueError),
+        ({"origin": {"a": math.nan}}, UnstorableValueError),
+    ],
+)
+def test_a_value_that_a_field_cannot_have_is_neither_set_nor_created(
+    fields: dict[str, Any], error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        field_changes(fields)
+    with pytest.raises(error):
+        creation_members(SessionNode(session_key="k", **fields))
+
+
 def test_only_counters_can_be_raised_by_numbers_and_zero_is_left_out() -> None:
     raised = counter_changes({"total_tokens": 3, "cache_read": 0, "total_cost_usd": 0.0, "billed_cost_usd": -0.5})
     assert raised == {"total_tokens": 3, "billed_cost_usd": -0.5}
@@ -136,6 +154,7 @@ COUNTS = st.integers(-(2**53), 2**53)
 @example([1e16, 1.0], 0.5)
 @example([1.7e308], -1.7e308)
 @example([1.7e308, 1.7e308], 0.1)
+@example([1e308, 1e308], -1.7e308)
 @example([5e-324, 1e300], 5e-324)
 @example([3], 5)
 def test_what_is_added_gives_exactly_what_was_wanted(amounts: list[Any], wanted: Any) -> None:

@@ -68,6 +68,14 @@ def test_each_log_has_a_mark_of_its_own_and_only_where_something_goes() -> None:
     assert marks_for(files, "y") == ([["D", 3, "y"]], ["x"])
 
 
+def test_a_copy_needs_a_mark_of_its_own_only_where_it_went_another_way() -> None:
+    shorter = LAPTOP[: LAPTOP.rindex(b'{"type"')]
+    assert marks_for({"l": LAPTOP, "copy": LAPTOP, "shorter": shorter}, "a", "c") == ([["L", 4, "c"]], ["b"])
+    clone = shorter + message(9, "x", "b")
+    assert marks_for({"l": LAPTOP, "clone": clone}, "a", "c") == ([["L", 4, "c"]], ["b"])
+    assert marks_for({"l": LAPTOP, "clone": clone}, "c", "x") == ([["L", 4, "c"], ["L", 4, "x"]], ["a", "b"])
+
+
 def test_a_log_without_its_first_line_can_bear_no_mark() -> None:
     assert marks_for({"l": b"damaged\n" + message(1, "a")}, "a") == ([], [])
 
@@ -183,6 +191,16 @@ def test_one_line_says_all_of_it() -> None:
     assert shown(session) == ("a r c x y", "r c x y")
     assert [stored] == session.attachments.summaries(timeline.summaries)
     assert stored is not made.summary
+
+
+def test_the_summary_that_is_returned_has_its_number() -> None:
+    session = new(MemoryFiles(), "a", "b", "c")
+    numbers = []
+    for kept in (("b", "c"), ("c",)):
+        stored = compact(session, commit(*kept, summary=summary()))
+        assert stored is not None
+        numbers.append(stored.compaction_index)
+    assert numbers == [0, 1]
 
 
 def test_members_that_say_nothing_are_left_out() -> None:
@@ -314,6 +332,13 @@ def test_a_truncation_keeps_the_last(most: int, left: str) -> None:
     assert truncate(session, most) == (3, len(left.split()))
     assert shown(session) == ("a b c", left)
     assert (files.tree() == before) == (most >= 3)
+
+
+def test_a_truncation_seals_nothing_and_leaves_a_checkpoint() -> None:
+    files = MemoryFiles()
+    truncate(new(files, "a", "b", "c"), 1)
+    assert SEALED not in files.tree()
+    assert json.loads(files.read_file(f"{DIRECTORY}/manifest.laptop.json"))["live"] == 1
 
 
 def test_a_negative_number_is_refused() -> None:
