@@ -47,7 +47,8 @@ def append(session: Session, appends: Sequence[Append]) -> None:
     waiting: list[tuple[Append, Members]] = []
     retried: list[Append] = []
     for item in appends:
-        if draft.records and item.entry.tool_call_id is not None and draft.needs_order():
+        is_result = item.entry.tool_call_id is not None
+        if not draft.settled or (draft.records and is_result and draft.needs_order()):
             # Where it hangs depends on entries that the timeline does not know before they are written.
             _write(session, draft, waiting)
             draft, waiting = session.draft(), []

@@ -172,6 +172,8 @@ class Draft:
         self._generation = timeline.generation if generation is None else generation
         self._next_id = timeline.last_id + 1
         self._last: str | None = timeline.canonical[-1].identity if timeline.canonical else None
+        # Whether it is known what comes last: behind a result that stands with its call only the order can tell.
+        self.settled = True
 
     def _head(self, kind: str) -> Members:
         head: Members = {"type": kind, "id": check_counter(self._next_id, "id")}
@@ -204,7 +206,9 @@ class Draft:
             if name in members:
                 record[name] = members[name]
         if after == self._last:
-            self._last = identity  # a result that stands with its call further up is not what comes last
+            self._last = identity
+        else:
+            self.settled = False
         self.messages[identity] = record
         self.records.append(record)
         return record

@@ -481,6 +481,22 @@ async def test_what_is_written_together_with_a_result_stands_where_it_would_stan
         assert await texts(store) == "ask answer other on"
 
 
+async def test_what_is_written_together_with_a_result_that_stands_last_comes_behind_it(tmp_path: Path) -> None:
+    async with SessionStorage(tmp_path, device="laptop", durability="os") as store:
+        await store.create_session(SessionNode(session_key=KEY))
+        asked = call(2, "ask", calls=["c", "d"]) + message(3, "steer", "ask") + result(4, "first", "steer")
+        put(
+            tmp_path,
+            f"{DIRECTORY}/transcript.phone.000001.jsonl",
+            head("P", "phone") + asked + message(5, "x", "first"),
+        )
+        await store.append_entry(KEY, entry(KEY, "y"))
+        # The run that hangs on the call ends with the first result; what the phone wrote behind that goes before.
+        answered = store.append_entry(KEY, entry(KEY, "second", role="tool", tool_call_id="d"))
+        await asyncio.gather(answered, store.append_entry(KEY, entry(KEY, "on")))
+        assert await texts(store) == "ask steer first x y second on"
+
+
 async def test_a_compaction_reaches_into_a_copy_that_went_another_way(tmp_path: Path) -> None:
     put(tmp_path, f"{DIRECTORY}/{FIRST_NAME}", SEGMENT + message(4, "c", "b") + message(5, "d", "c"))
     put(tmp_path, f"{DIRECTORY}/a copy", SEGMENT + message(4, "other", "b"))
