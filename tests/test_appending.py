@@ -269,14 +269,16 @@ def disk_of(session: Session) -> Any:
     return session.dir.files._disk
 
 
-def test_a_result_that_comes_first_needs_no_write_of_its_own() -> None:
+def test_only_what_hangs_on_an_order_that_is_not_known_yet_waits_for_another_write() -> None:
     files = MemoryFiles()
     session = shared(files)
     files.calls.clear()
-    append(session, [item("answer", **result("c")), item("d")])
-    assert writes(files) == 1
-    append(session, [item("e"), item("f")])
+    append(session, [item("answer", **result("c")), item("d"), item("e")])
     assert writes(files) == 2
+    append(session, [item("f"), item("g")])
+    assert writes(files) == 3
+    append(session, [item("h"), item("late", **result("c")), item("i")])
+    assert writes(files) == 6
 
 
 def test_with_one_device_calls_and_results_are_one_write() -> None:

@@ -242,6 +242,7 @@ def test_with_one_device_a_result_hangs_on_what_comes_last() -> None:
     assert not made.needs_order()
     assert add(made, "answer", role="tool", tool_call_id="c")["after"] == "b"
     assert add(made, "next")["after"] == "answer"
+    assert made.settled
 
 
 def two_devices(*lines: bytes, others: bytes) -> Draft:
@@ -252,7 +253,9 @@ def two_devices(*lines: bytes, others: bytes) -> Draft:
 
 def test_with_two_a_result_hangs_on_the_run_of_its_call_and_what_follows_on_the_end() -> None:
     made = two_devices(call(2, "ask"), others=message(3, "theirs", "ask"))
+    assert made.settled
     assert add(made, "answer", role="tool", tool_call_id="c")["after"] == "ask"
+    assert not made.settled
     assert add(made, "next")["after"] == "theirs"
     assert made.place({"tool_call_id": None}) == "next"
 
