@@ -23,7 +23,7 @@ from squilla_files.drafting import (
     same_message,
 )
 from squilla_files.errors import UnstorableTypeError, UnstorableValueError
-from squilla_files.models import SESSION_COUNTERS, SessionNode, SessionStatus, TranscriptEntry
+from squilla_files.models import SESSION_COUNTERS, SessionNode, SessionStatus, TranscriptEntry, adopt_entries
 from squilla_files.timeline import Timeline, total
 
 CREATED = line("session", 1, record="made", event="created", set={"session_id": "s"})
@@ -52,6 +52,20 @@ def test_what_has_its_default_is_left_out_but_for_what_every_message_has() -> No
     bare = entry_members(entry(content=None, created_at=0))
     assert bare == {"message_id": "m", "role": "user", "created_at": 0, "content": None}
     assert "id" not in entry_members(entry(id=7))
+
+
+def test_an_entry_that_was_read_says_what_its_line_says() -> None:
+    line = {
+        "type": "message",
+        "id": 3,
+        "message_id": "m",
+        "role": "user",
+        "created_at": 5,
+        "content": "x",
+        "after": "k",
+    }
+    (found,) = adopt_entries([dict(line)], [3], "s", "k")
+    assert entry_members(found) == {name: line[name] for name in ("message_id", "role", "created_at", "content")}
 
 
 @pytest.mark.parametrize("name", ["message_id", "role"])
@@ -266,12 +280,11 @@ def test_a_further_result_hangs_on_those_that_are_there() -> None:
 
 
 def test_the_call_is_the_last_one_with_the_id_that_was_not_removed() -> None:
-    lines = [call(2, "ask"), result(3, "one", "ask"), call(4, "again", "one"), message(5, "end", "again")]
-    assert two_devices(*lines, others=message(6, "theirs", "end")).place({"tool_call_id": "c"}) == "end"
+    mine = [call(2, "ask"), result(3, "one", "ask"), message(4, "end", "one")]
+    theirs = call(6, "again", "one")
+    assert two_devices(*mine, others=theirs).place({"tool_call_id": "c"}) == "again"
     removed = line("remove", 7, record="r", message_id="again")
-    assert two_devices(*lines, removed, others=message(6, "theirs", "end")).place({"tool_call_id": "c"}) == "end"
-    shorter = [call(2, "ask"), result(3, "one", "ask")]
-    assert two_devices(*shorter, others=message(6, "theirs", "one")).place({"tool_call_id": "c"}) == "one"
+    assert two_devices(*mine, removed, others=theirs).place({"tool_call_id": "c"}) == "end"
 
 
 def test_a_result_without_a_call_hangs_on_what_comes_last() -> None:
