@@ -100,6 +100,8 @@ def _draft(session: Session, draft: Draft, item: Append, members: Members) -> Me
     if entry.message_id in timeline.records:
         _check_retry(session, entry, members)
         return None
+    if entry.message_id in timeline.gone:
+        raise MessageConflictError(session.key, entry.message_id, "was removed")
     return draft.message(members, set_fields=field_changes(item.fields), add=counter_changes(item.counters))
 
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from squilla_files.codec import counter_of
-from squilla_files.journal import Log
+from squilla_files.journal import Log, Record
 
 Mark = tuple[str, int, str]
 Bound = tuple[Log, int]
@@ -29,9 +29,14 @@ def read_marks(value: object) -> list[Mark]:
 
 
 class MarkIndex:
-    """Answers, for any number of logs and copies of logs, which lines a mark covers."""
+    """Answers, for any number of logs and copies of logs, which lines a mark covers.
+
+    Attributes:
+        dropped: identity → the epoch of the deletion that had seen it: no mark covers what does not count.
+    """
 
     def __init__(self, logs: Iterable[Log]) -> None:
+        self.dropped: Mapping[str, int] = {}
         self._named: dict[str, list[Log]] = defaultdict(list)
         self._carried: dict[str, list[Log]] = defaultdict(list)
         for log in logs:
@@ -61,10 +66,15 @@ class MarkIndex:
     def covered(self, marks: Iterable[Mark]) -> set[str]:
         """Return the identities of all records that *marks* cover."""
         found: set[str] = set()
+        deletions = bool(self.dropped)
         for mark in marks:
             for log, line in self.bounds(mark):
                 for record in log.lines[:line]:
-                    if record is not None:
+                    if record is not None and not (deletions and self.is_dropped(record)):
                         found.add(record.identity)
                         found.update(entry.identity for entry in record.entries())
         return found
+
+    def is_dropped(self, record: Record) -> bool:
+        """Say whether a deletion had seen *record*, so that a later one with its identity is another."""
+        return record.epoch < self.dropped.get(record.identity, 0)

@@ -157,6 +157,8 @@ class Timeline:
         """
         if record.identity in self.records or record.id <= self.last_id or not self.exists:
             return False
+        if record.identity in self.gone:
+            return False  # taken out before it came
         if record.epoch != self.epoch or record.generation != self.generation:
             return False
         if record.kind == MESSAGE:
@@ -243,8 +245,12 @@ def fold(logs: Sequence[Log], deletions: Sequence[Deletion], floor_epoch: int, r
     timeline.last_id = max([timeline.last_id, *(record.id for record in winners.values())])
     begun = (log.begun_epoch for log in logs)
     timeline.epoch = max([floor_epoch, *begun, *(deletion.epoch for deletion in deletions)])
+    dropped: dict[str, int] = {}
     for deletion in sorted(deletions, key=lambda d: (d.epoch, d.generation, d.seen)):
-        _delete(timeline, winners, deletion, index.covered(deletion.seen))
+        seen = index.covered(deletion.seen)
+        _delete(timeline, winners, deletion, seen)
+        dropped |= dict.fromkeys(seen, deletion.epoch)
+    index.dropped = dropped
     timeline.records = winners
     fence = max((deletion.epoch for deletion in deletions), default=0)
     _begin(timeline, fence)
@@ -361,7 +367,7 @@ def _archive(timeline: Timeline, ordered: Ordered, index: MarkIndex) -> None:
         for mark in read_marks(data.get("covers")):
             for log, bound in index.bounds(mark):
                 waiting = spared.setdefault(id(log), [])
-                fresh = _standing(log, done.get(id(log), 1), bound)
+                fresh = _standing(index, log, done.get(id(log), 1), bound)
                 left: list[tuple[int, str]] = []
                 for line, identity in (*waiting, *fresh):
                     if line <= bound and identity not in kept:
@@ -380,10 +386,11 @@ def _archive(timeline: Timeline, ordered: Ordered, index: MarkIndex) -> None:
             archived.pop(entry.identity, None)
 
 
-def _standing(log: Log, after_line: int, bound: int) -> Iterator[tuple[int, str]]:
+def _standing(index: MarkIndex, log: Log, after_line: int, bound: int) -> Iterator[tuple[int, str]]:
     """Yield (line, identity) of the entries that stand behind *after_line* and not behind *bound*."""
+    deletions = bool(index.dropped)
     for record in log.lines[after_line:bound]:
-        if record is None:
+        if record is None or (deletions and index.is_dropped(record)):
             continue
         if record.kind == MESSAGE:
             yield record.line, record.identity

@@ -14,6 +14,7 @@ import pytest
 from written import KEY, call, head, line, message, result
 
 from squilla_files import layout
+from squilla_files.errors import MessageConflictError
 from squilla_files.files import DirEntryInfo, Files
 from squilla_files.models import SessionNode, TranscriptEntry
 from squilla_files.storage import SessionStorage
@@ -524,6 +525,43 @@ async def test_a_result_whose_call_was_removed_stays_where_a_truncation_keeps_it
         await store.truncate_session(KEY, 1)
         assert await texts(store, canonical=False) == "answer"
         assert await texts(store) == "a b on answer"
+
+
+def put_deleted(root: Path) -> None:
+    """A session that desk's log brings back: its first lines were seen by a deletion, its last was not."""
+    lines = head("D", "desk") + CREATED + message(2, "a") + message(3, "b", "a")
+    put(root, f"{DIRECTORY}/transcript.desk.000001.jsonl", lines + message(4, "c", "b"))
+    document = {"session_key": KEY, "epoch": 1, "seen": [["D", 4, "b"]]}
+    name = layout.deletion_name(layout.session_dir_name(KEY), "0" * 16)
+    put(root, f"deleted/{name}", json.dumps(document).encode())
+
+
+@pytest.mark.parametrize("removing", [True, False])
+async def test_what_is_brought_in_again_after_a_deletion_is_neither_archived_nor_removed_with_what_was_deleted(
+    removing: bool, tmp_path: Path
+) -> None:
+    put_deleted(tmp_path)
+    async with SessionStorage(tmp_path, device="laptop", durability="os") as store:
+        await store.update_session(KEY, {"session_id": "again"})
+        assert await texts(store) == "c"
+        # Its mark is behind the lines of "a" and "b", which do not count any more.
+        if removing:
+            await store.delete_transcript("again")
+        else:
+            await store.truncate_session(KEY, 0)
+        await store.append_entry(KEY, entry(KEY, "a"))
+        assert await texts(store, canonical=False) == "a"
+        async with SessionStorage(tmp_path) as fresh:
+            assert await answers(fresh, KEY) == await answers(store, KEY)
+
+
+async def test_a_message_that_was_removed_before_it_came_is_refused_and_not_taken_in_silence(tmp_path: Path) -> None:
+    put(tmp_path, f"{DIRECTORY}/{FIRST_NAME}", SEGMENT + line("remove", 4, record="gone", message_id="late"))
+    async with SessionStorage(tmp_path, device="desk", durability="os") as store:
+        with pytest.raises(MessageConflictError, match="was removed"):
+            await store.append_entry(KEY, entry(KEY, "late"))
+        put(tmp_path, f"{DIRECTORY}/transcript.phone.000001.jsonl", head("P", "phone") + message(9, "late", "b"))
+        assert await texts(store) == "a b"
 
 
 # --- a directory that changes under the reader ---------------------------------------------------------------------
