@@ -77,7 +77,7 @@ def _write(session: Session, draft: Draft, waiting: Iterable[tuple[Append, Membe
         item.entry.id = record["id"]
         item.entry.session_key = session.key
         if item.any_generation:
-            item.entry.session_id = str(session.timeline.fields.get("session_id", ""))
+            item.entry.session_id = session.timeline.session_ids[-1]
 
 
 def _draft(session: Session, draft: Draft, item: Append, members: Members) -> Members | None:

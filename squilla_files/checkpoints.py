@@ -18,7 +18,7 @@ def checkpoint_of(
         device=device,
         epoch=timeline.epoch,
         exists=timeline.exists,
-        session={**timeline.fields, **timeline.counters},
+        session=timeline.values,
         session_ids=tuple(timeline.session_ids),
         live=len(timeline.live),
         canonical=len(timeline.canonical),

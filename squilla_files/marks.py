@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from squilla_files.codec import counter_of
@@ -36,7 +36,7 @@ class MarkIndex:
     """
 
     def __init__(self, logs: Iterable[Log]) -> None:
-        self.dropped: Mapping[str, int] = {}
+        self.dropped: dict[str, int] = {}
         self._named: dict[str, list[Log]] = defaultdict(list)
         self._carried: dict[str, list[Log]] = defaultdict(list)
         for log in logs:

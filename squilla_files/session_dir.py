@@ -415,7 +415,7 @@ class SessionDir:
     def entries(self, records: Sequence[Record]) -> list[TranscriptEntry]:
         """Return the entries that *records* are, contents included, in their order."""
         with self.mutex:
-            session_id = self.timeline.fields.get("session_id", "")
+            session_id = self.timeline.session_ids[-1] if self.timeline.session_ids else ""
             made: list[TranscriptEntry] = []
             # Piece by piece: what was just read is still in the processor's cache when it is made into entries.
             for start in range(0, len(records), _PIECE):
@@ -428,7 +428,7 @@ class SessionDir:
         with self.mutex:
             if not self.timeline.exists:
                 return None
-            return node_of(self.key, self.timeline.epoch, {**self.timeline.fields, **self.timeline.counters})
+            return node_of(self.key, self.timeline.epoch, self.timeline.values)
 
 
 def node_of(key: str, epoch: int, values: dict[str, Any]) -> SessionNode:

@@ -164,7 +164,7 @@ class Teller:
         """Return the session as it stands."""
         if self._node is None:
             timeline = self._timeline
-            self._node = node_of(self._directory.key, timeline.epoch, {**timeline.fields, **timeline.counters})
+            self._node = node_of(self._directory.key, timeline.epoch, timeline.values)
         return self._node
 
     def _changes(self, record: Record) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import sys
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -83,8 +84,7 @@ class Timeline:
         call_of: identity of a tool result → identity of the entry that stands where its call was made.
         fields: name → value, as last set.
         setters: name → the record that set it.
-        session_ids: every session id that the generation has had, in the order of records; where it had none, the
-            one that outlives from another.
+        session_ids: every session id that the generation has had, in the order of records, or one that is borrowed.
         closed: entries of closed generations.
         stands: identity → the epoch and generation in which a record counts that a deletion had not seen.
         call_ids: the ids of all calls of the generation.
@@ -139,6 +139,12 @@ class Timeline:
         """Name → sum over the generation; sums of floats do not depend on the order of records."""
         return {name: total(self.amounts(name)) for name in self._sums | self._floats}
 
+    @property
+    def values(self) -> dict[str, Any]:
+        """Fields and counters, and the session id that is the generation's own."""
+        named = {"session_id": self.session_ids[-1]} if self.session_ids else {}
+        return {**self.fields, **self.counters, **named}
+
     def amounts(self, name: str) -> list[Number]:
         """Return the numbers that a counter is the `total` of."""
         return [*self._floats.get(name, ()), *((self._sums[name],) if name in self._sums else ())]
@@ -155,11 +161,12 @@ class Timeline:
         Returns:
             False where the whole must be folded anew; nothing was changed then.
         """
-        if record.identity in self.records or record.id <= self.last_id or not self.exists:
+        known = record.identity in self.records or record.identity in self.gone
+        if known or record.id <= self.last_id or not self.exists:
             return False
-        if record.identity in self.gone:
-            return False  # taken out before it came
-        if record.epoch != self.epoch or record.generation != self.generation:
+        given = (record.data or {}).get("set")
+        renames = type(given) is dict and "session_id" in given
+        if renames or record.epoch != self.epoch or record.generation != self.generation:
             return False
         if record.kind == MESSAGE:
             last = self.order[-1].identity if self.order else None
@@ -245,12 +252,11 @@ def fold(logs: Sequence[Log], deletions: Sequence[Deletion], floor_epoch: int, r
     timeline.last_id = max([timeline.last_id, *(record.id for record in winners.values())])
     begun = (log.begun_epoch for log in logs)
     timeline.epoch = max([floor_epoch, *begun, *(deletion.epoch for deletion in deletions)])
-    dropped: dict[str, int] = {}
-    for deletion in sorted(deletions, key=lambda d: (d.epoch, d.generation, d.seen)):
-        seen = index.covered(deletion.seen)
+    ascending = sorted(deletions, key=lambda d: (d.epoch, d.generation, d.seen))
+    known = [(deletion, index.covered(deletion.seen)) for deletion in ascending]
+    for deletion, seen in known:
         _delete(timeline, winners, deletion, seen)
-        dropped |= dict.fromkeys(seen, deletion.epoch)
-    index.dropped = dropped
+        index.dropped |= dict.fromkeys(seen, deletion.epoch)
     timeline.records = winners
     fence = max((deletion.epoch for deletion in deletions), default=0)
     _begin(timeline, fence)
@@ -314,10 +320,16 @@ def _begin(timeline: Timeline, fence: int) -> None:
     counting.sort(key=timeline.rank_of if timeline.stands else _by_rank)
     for record in counting:
         timeline.count(record)
+    if timeline.exists and not timeline.session_ids:
+        timeline.session_ids = [_borrowed_name(timeline)]
+
+
+def _borrowed_name(timeline: Timeline) -> str:
+    """Name a generation of which no record that is here does: by the field, or alike on every device."""
     named = timeline.fields.get("session_id")
-    if not timeline.session_ids and type(named) is str:
-        # The reset that named the generation is not here yet: the name that is known must do.
-        timeline.session_ids = [named]
+    key = next((r.log.session_key for r in timeline.records.values() if r.log.session_key is not None), "")
+    made = uuid.uuid5(uuid.NAMESPACE_URL, f"squilla-files:{key}#{timeline.generation}")
+    return named if type(named) is str else str(made)
 
 
 def _founds(record: Record) -> bool:
@@ -388,9 +400,8 @@ def _archive(timeline: Timeline, ordered: Ordered, index: MarkIndex) -> None:
 
 def _standing(index: MarkIndex, log: Log, after_line: int, bound: int) -> Iterator[tuple[int, str]]:
     """Yield (line, identity) of the entries that stand behind *after_line* and not behind *bound*."""
-    deletions = bool(index.dropped)
     for record in log.lines[after_line:bound]:
-        if record is None or (deletions and index.is_dropped(record)):
+        if record is None or (index.dropped and index.is_dropped(record)):
             continue
         if record.kind == MESSAGE:
             yield record.line, record.identity

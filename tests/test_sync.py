@@ -542,17 +542,36 @@ async def test_what_is_brought_in_again_after_a_deletion_is_neither_archived_nor
 ) -> None:
     put_deleted(tmp_path)
     async with SessionStorage(tmp_path, device="laptop", durability="os") as store:
-        await store.update_session(KEY, {"session_id": "again"})
+        node = await store.get_session(KEY)
+        assert node is not None
         assert await texts(store) == "c"
         # Its mark is behind the lines of "a" and "b", which do not count any more.
         if removing:
-            await store.delete_transcript("again")
+            await store.delete_transcript(node.session_id)
         else:
             await store.truncate_session(KEY, 0)
         await store.append_entry(KEY, entry(KEY, "a"))
         assert await texts(store, canonical=False) == "a"
         async with SessionStorage(tmp_path) as fresh:
             assert await answers(fresh, KEY) == await answers(store, KEY)
+
+
+async def test_a_session_that_is_back_without_its_creation_has_one_name_on_all_devices(tmp_path: Path) -> None:
+    put_deleted(tmp_path)
+    async with SessionStorage(tmp_path, device="laptop", durability="os") as store:
+        node = await store.get_session(KEY)
+        assert node is not None
+        assert [e.message_id for e in await store.get_transcript(node.session_id)] == ["c"]
+        async with SessionStorage(tmp_path) as fresh:
+            assert await fresh.list_sessions() == [node]
+        await store.append_transcript_entry(
+            TranscriptEntry(session_id=node.session_id, session_key=KEY, role="user", message_id="d")
+        )
+        await store.update_session(KEY, {"session_id": "given"})
+        for reader in (store, await SessionStorage.open(tmp_path)):
+            assert [e.message_id for e in await reader.get_transcript("given")] == ["c", "d"]
+            assert await reader.get_transcript(node.session_id) == []
+            await reader.close()
 
 
 async def test_a_message_that_was_removed_before_it_came_is_refused_and_not_taken_in_silence(tmp_path: Path) -> None:
