@@ -39,7 +39,7 @@ def test_only_the_rows_that_are_named_are_measured(tmp_path: Path) -> None:
 
 
 def test_each_row_of_watching_is_measured(tmp_path: Path) -> None:
-    assert names_in(printed(tmp_path, "bench_watch.py")) == ["within", "between", "start", "idle", "many"]
+    assert names_in(printed(tmp_path, "bench_watch.py")) == ["within", "between", "start", "idle", "many", "burst"]
     assert list(tmp_path.iterdir()) == []
 
 

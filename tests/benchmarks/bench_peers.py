@@ -2,9 +2,14 @@
 
 ``python tests/benchmarks/bench_peers.py [name ...]``, with the extra ``bench`` installed; options as those of
 `bench_store`. Both are in their default mode, in which what was acknowledged survives a power cut (SQLite: a
-write-ahead log, synchronous FULL). The peer returns plain dicts, the store records. The last figures:
+write-ahead log, synchronous FULL). The peer returns plain dicts, the store records. The last figures, on
+Linux with two CPUs, with openai-agents 0.24:
 
-(to be filled in)
+| row    | against                     | measured | median  | median of the peer |
+|--------|-----------------------------|----------|---------|--------------------|
+| append | SQLiteSession.add_items     | 1.05×    | 425 µs  | 406 µs             |
+| read   | SQLiteSession.get_items()   | 0.74×    | 18.3 ms | 24.5 ms            |
+| recent | SQLiteSession.get_items(50) | 0.98×    | 185 µs  | 185 µs             |
 """
 
 from __future__ import annotations
