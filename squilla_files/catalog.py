@@ -107,6 +107,8 @@ class Catalog:
             OSError: the directory of sessions cannot be listed.
         """
         with self._mutex:
+            # What belongs to this machine is needed for each of them: where it cannot be read, none is passed over.
+            self._devices.known()
             found = []
             deleted = self._deletions.all_names()
             for dir_name in self.directories():

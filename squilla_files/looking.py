@@ -78,6 +78,11 @@ class Looker:
             entries = self._files.scan(path)
         except (FileNotFoundError, NotADirectoryError):
             return
+        except PermissionError:
+            # One session that is closed to this user must not end a watch of all others. What stands in it is seen as
+            # soon as it is opened, and whoever follows it is told then.
+            stamps.append((prefix, "closed"))
+            return
         for entry in entries:
             name = entry.name
             if entry.is_dir:

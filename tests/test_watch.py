@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import logging
 import os
@@ -24,6 +25,7 @@ from squilla_files import watch as watch_module
 from squilla_files.commits import CompactionCommit
 from squilla_files.errors import InvalidCursorError, InvalidKeyError, StoreClosedError
 from squilla_files.events import Event
+from squilla_files.files import DirEntryInfo, Files
 from squilla_files.layout import session_dir_name
 from squilla_files.manager import SessionManager
 from squilla_files.models import SessionNode
@@ -987,3 +989,58 @@ async def test_who_waits_for_a_session_while_the_store_closes_is_told_so(root: P
     await store.close()
     with pytest.raises(StoreClosedError):
         await waiting
+
+
+# --- sessions that are closed to this user ---------------------------------------------------------------------------
+
+
+class Closed(Files):
+    """A disk on which some directories and files may not be read."""
+
+    def __init__(self) -> None:
+        super().__init__("os")
+        self.paths: set[str] = set()
+
+    def _check(self, path: str) -> None:
+        if any(path == closed or path.startswith(closed + os.sep) for closed in self.paths):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+
+    def scan(self, path: str) -> list[DirEntryInfo]:
+        self._check(path)
+        return super().scan(path)
+
+    def stat(self, path: str) -> os.stat_result:
+        self._check(os.path.dirname(path))
+        return super().stat(path)
+
+    def open_read(self, path: str) -> int:
+        self._check(path)
+        return super().open_read(path)
+
+    def read_file(self, path: str) -> bytes:
+        self._check(path)
+        return super().read_file(path)
+
+
+async def test_a_session_that_may_not_be_read_ends_no_watch_of_the_others(
+    root: Path, other: SessionStorage, node: SessionNode
+) -> None:
+    closed = await other.create_session(SessionNode(session_key=OTHER_KEY))
+    await say(other, closed, "hidden")
+    files = Closed()
+    files.paths.add(str(root / "sessions" / session_dir_name(OTHER_KEY)))
+    async with SessionStorage(root, device="reader", files=files) as reader, following(reader, None) as whole:
+        await noticed(reader)
+        await say(other, node, "told")
+        events = await whole.until(lambda events: any(event.kind == "appended" for event in events))
+        assert [event.entry.content for event in events if event.kind == "appended"] == ["told"]
+
+
+async def test_what_belongs_to_the_machine_and_cannot_be_read_is_no_empty_list(
+    root: Path, other: SessionStorage, node: SessionNode
+) -> None:
+    files = Closed()
+    files.paths.add(str(root / ".local"))
+    async with SessionStorage(root, files=files) as reader:
+        with pytest.raises(PermissionError):
+            await reader.list_sessions()
