@@ -10,7 +10,7 @@ import os
 from typing import Self
 
 from squilla_files.errors import StaleEpochError
-from squilla_files.files import Durability, Files
+from squilla_files.files import Durability
 from squilla_files.store_events import StoredEvents
 
 __all__ = ["SessionStorage", "StaleEpochError"]
@@ -34,23 +34,12 @@ class SessionStorage(StoredEvents):
         lock_timeout: seconds to wait for a session that another process holds.
         files: the disk; tests hand in one that fails.
 
+    A store belongs to the event loop that connected it. It can be connected again after it was closed.
+
     Raises:
         InvalidDeviceError: the device name is none.
+        ValueError: the root is empty, or another argument is none that it can be.
     """
-
-    def __init__(
-        self,
-        root: str | os.PathLike[str],
-        *,
-        device: str | None = None,
-        durability: Durability = "full",
-        archive_dir: str | os.PathLike[str] | None = None,
-        lock_timeout: float = 30.0,
-        files: Files | None = None,
-    ) -> None:
-        super().__init__(
-            root, device=device, durability=durability, archive_dir=archive_dir, lock_timeout=lock_timeout, files=files
-        )
 
     @classmethod
     async def open(
